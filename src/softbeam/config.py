@@ -1,0 +1,225 @@
+"""A whole run as one value: it prints itself as YAML, reloads, and every field has a flag.
+
+Nothing here loads torch: the command line shows all of it in a fraction of a second.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from softbeam.data.tasks import Stress, Task
+from softbeam.errors import UserError
+from softbeam.objectives import CrossEntropy, Objective
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(ABC):
+    """A description of a model; `build` makes it for two vocabulary sizes."""
+
+    @abstractmethod
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm(Model):
+    """LSTM encoder and decoder (thesis 3.3.3 and 5.4.2).
+
+    Args:
+        encoder: uni sees only the past of the input, bi all of it.
+        attention: fixed feeds the i-th input to the i-th output; bahdanau learns where to look.
+        embedding: width of the input embeddings.
+        label_embedding: width of the output embeddings, as the inputs' if not given.
+        hidden: width of each LSTM direction and of the decoder.
+        layers: LSTM layers on each side.
+        dropout: on embeddings, between layers, and before the output layer.
+        tied: share the output layer with the output embeddings.
+    """
+
+    encoder: Literal["uni", "bi"] = "bi"
+    attention: Literal["fixed", "bahdanau"] = "fixed"
+    embedding: int = 128
+    label_embedding: int | None = None
+    hidden: int = 128
+    layers: int = 1
+    dropout: float = 0.0
+    tied: bool = False
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.lstm import Seq2Seq
+
+        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Seq2Seq(source_vocab, target_vocab, **knobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How outputs are looked for.
+
+    Args:
+        method: greedy, beam or sample.
+        beam: hypotheses kept by beam search.
+        nbest: how many outputs to return for each input.
+        length_penalty: beam search ranks by score / length**length_penalty.
+        normalize: locally normalized step scores; false for raw scores.
+        max_ratio: longest output, in source tokens ...
+        max_extra: ... plus this many (not for tagging, whose outputs have the source's length).
+        temperature: of sampling.
+        top_k: sample among this many best tokens only.
+        top_p: sample among the fewest tokens with this share of the mass only.
+        seed: of sampling.
+    """
+
+    method: Literal["greedy", "beam", "sample"] = "greedy"
+    beam: int = 5
+    nbest: int = 1
+    length_penalty: float = 0.0
+    normalize: bool = True
+    max_ratio: float = 1.5
+    max_extra: int = 10
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Training with one objective.
+
+    Args:
+        objective: what is minimized; a stage without one is left out.
+        epochs: passes over the training data.
+        optimizer: adam or adamw.
+        lr: learning rate after warm-up.
+        schedule: of the learning rate over the stage.
+        warmup: updates over which the learning rate rises from 0.
+        plateau: multiply the learning rate by this after an epoch without a better dev score.
+        weight_decay: of adamw.
+        clip: largest gradient norm.
+        tokens: padded tokens in a batch.
+        accumulation: batches in an update.
+        patience: stop after this many epochs without a better dev score.
+    """
+
+    objective: Objective | None = None
+    epochs: int = 5
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = 0
+    plateau: float = 1.0
+    weight_decay: float = 0.0
+    clip: float = 5.0
+    tokens: int = 1000
+    accumulation: int = 1
+    patience: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run: data, model, stages of training, and how the best weights are chosen on dev.
+
+    Args:
+        data: where examples come from.
+        model: what is trained.
+        pretrain: first stage, cross-entropy.
+        finetune: second stage, from the best weights of the first.
+        warm_start: folder of another run whose weights replace the first stage.
+        select: the search that scores dev after each epoch.
+        seed: of weights, batches and everything random.
+        restarts: train with so many seeds and keep the best on dev.
+        threads: processor threads; small models are faster with one.
+        device: where to train; auto takes an accelerator if there is one.
+        precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
+        log_every: updates between lines of metrics.jsonl.
+        tensorboard: also write TensorBoard events.
+    """
+
+    data: Task = Stress()
+    model: Model = Lstm()
+    pretrain: Stage = Stage(objective=CrossEntropy())
+    finetune: Stage = Stage()
+    warm_start: str | None = None
+    select: Search = Search()
+    seed: int = 1
+    restarts: int = 1
+    threads: int = 1
+    device: Literal["auto", "cpu"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    log_every: int = 50
+    tensorboard: bool = False
+
+    @property
+    def stages(self) -> list[tuple[str, Stage]]:
+        """The stages that run, by name."""
+        both = [("pretrain", self.pretrain), ("finetune", self.finetune)]
+        if self.warm_start is not None:
+            both = both[1:] if self.finetune.objective is not None else both[:1]
+        return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
+
+
+def run_parser(default: RunConfig, **options: Any) -> "ArgumentParser":
+    """A parser with a flag for every field, whose defaults are a recipe's."""
+    from jsonargparse import ArgumentParser, set_parsing_settings
+
+    set_parsing_settings(subclasses_enabled=[Task, Model, Objective])
+    parser = ArgumentParser(**options)
+    parser.add_argument("--config", action="config", help="a config.yaml to start from")
+    parser.add_class_arguments(RunConfig, None, default=default)
+    return parser
+
+
+def to_run(parser: "ArgumentParser", parsed: Any) -> RunConfig:
+    """The parsed values as a checked `RunConfig`."""
+    made = parser.instantiate(parsed)
+    config = RunConfig(**{f.name: made[f.name] for f in fields(RunConfig)})
+    check(config)
+    return config
+
+
+def check(config: RunConfig) -> None:
+    """Limits that types do not express."""
+    positive = {"restarts": config.restarts, "threads": config.threads, "beam": config.select.beam}
+    for name, stage in (("pretrain", config.pretrain), ("finetune", config.finetune)):
+        positive |= {f"{name}.tokens": stage.tokens, f"{name}.accumulation": stage.accumulation}
+        positive |= {f"{name}.lr": stage.lr, f"{name}.clip": stage.clip}
+    for option, value in positive.items():
+        if not value > 0:
+            raise UserError(f"--{option} {value}: must be above 0")
+    if not config.stages:
+        raise UserError("nothing to train: both stages have no objective or no epochs")
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The whole resolved run; `from_yaml` gives an equal value back."""
+    parser = run_parser(config)
+    parsed = parser.get_defaults()
+    del parsed["config"]
+    return str(parser.dump(parsed, skip_validation=True))
+
+
+def from_yaml(path: Path) -> RunConfig:
+    """A run read from its file, or a sentence that says what is wrong with it."""
+    if not path.is_file():
+        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
+    parser = run_parser(RunConfig(), exit_on_error=False)
+    try:
+        return to_run(parser, parser.parse_args(["--config", str(path)]))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path} is not a run configuration: {first_sentence(error)}") from None
+
+
+def first_sentence(error: Exception) -> str:
+    """An error's text on one line."""
+    return " ".join(str(error).split())
+
+
+def with_seed(config: RunConfig, seed: int) -> RunConfig:
+    return replace(config, seed=seed)

@@ -1,0 +1,99 @@
+"""Padded, length-bucketed, seeded batches whose position in an epoch is part of their state."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from softbeam.types import Batch
+
+
+class Encoded(NamedTuple):
+    """One example as numbers. -1 in a target is a label unknown to the vocabulary."""
+
+    source: list[int]
+    target: list[int]
+
+
+class Position(NamedTuple):
+    """Where training stands in its data: the next batch to use."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+def collate(examples: Sequence[Encoded]) -> Batch:
+    """Examples padded with 0 on the right; `mask` is True at the known targets."""
+    source = pad([e.source for e in examples])
+    target = pad([e.target for e in examples], fill=-1)
+    mask = target >= 0
+    return Batch(source=source, target=target.clamp(min=0), mask=mask)
+
+
+def pad(rows: Sequence[Sequence[int]], fill: int = 0) -> torch.Tensor:
+    """A rectangle of the rows, at least one column wide."""
+    width = max(1, max(len(row) for row in rows))
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+
+
+def width(example: Encoded) -> int:
+    return max(len(example.source), len(example.target), 1)
+
+
+def in_budget(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:
+    """The order cut into consecutive groups whose padded size stays within `tokens`.
+
+    An example wider than the budget makes a group of its own: nothing is dropped.
+    """
+    groups: list[list[int]] = []
+    widest = 0
+    for i in order:
+        widest = max(widest, widths[i])
+        if not groups or widest * (len(groups[-1]) + 1) > tokens:
+            groups.append([])
+            widest = widths[i]
+        groups[-1].append(i)
+    return groups
+
+
+class Batches:
+    """Training batches: the same seed gives the same batches in the same order, from any position.
+
+    Each epoch shuffles the examples, sorts them by length (ties stay shuffled), cuts them by the
+    token budget, and shuffles the batches.
+    """
+
+    def __init__(self, examples: Sequence[Encoded], *, tokens: int, seed: int):
+        if tokens < 1:
+            raise ValueError(f"tokens={tokens}: a batch needs a budget of at least 1")
+        self.examples = examples
+        self.widths = [width(e) for e in examples]
+        self.tokens = tokens
+        self.seed = seed
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """The epoch's batches as lists of example numbers, a function of seed and epoch alone."""
+        rng = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
+        shuffled = torch.randperm(len(self.examples), generator=rng).tolist()
+        by_width = sorted(shuffled, key=self.widths.__getitem__)
+        groups = in_budget(by_width, self.widths, self.tokens)
+        return [groups[i] for i in torch.randperm(len(groups), generator=rng).tolist()]
+
+    def epoch(self, start: Position) -> Iterator[tuple[Position, Batch]]:
+        """The rest of an epoch from a position; each batch comes with the position after it."""
+        plan = self.plan(start.epoch)
+        for number in range(start.batch, len(plan)):
+            batch = collate([self.examples[i] for i in plan[number]])
+            last = number + 1 == len(plan)
+            after = Position(start.epoch + 1, 0) if last else Position(start.epoch, number + 1)
+            yield after, batch
+
+
+def in_order(
+    examples: Sequence[Encoded], *, tokens: int
+) -> Iterator[tuple[list[int], Batch]]:
+    """Every example once, sorted by width, with its number, for evaluation and decoding."""
+    widths = [width(e) for e in examples]
+    order = sorted(range(len(examples)), key=widths.__getitem__)
+    for group in in_budget(order, widths, tokens):
+        yield group, collate([examples[i] for i in group])

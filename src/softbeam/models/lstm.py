@@ -1,0 +1,232 @@
+"""Encoder and LSTM decoder, with fixed attention (taggers) or learned attention (translation).
+
+`Seq2Seq(...)(source)` is a `Decoder` bound to the source. Padding never changes a number: the
+backward encoder reads each sentence reversed within its own length, memory past the end is zero,
+and learned attention sees real positions only.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from softbeam.ops import reverse_within
+
+State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, and the step number
+
+
+class Encoded(NamedTuple):
+    memory: Float[Tensor, "batch source_time memory"]
+    mask: Bool[Tensor, "batch source_time"]
+    summary: Float[Tensor, "batch memory"]  # last forward and first backward state
+
+
+class Encoder(nn.Module):
+    """Embedding and LSTM layers, uni- or bidirectional."""
+
+    def __init__(self, vocab: int, embedding: int, hidden: int, *, both: bool, layers: int):
+        super().__init__()
+        directions = 2 if both else 1
+        self.embed = nn.Embedding(vocab, embedding)
+        nn.init.normal_(self.embed.weight, std=embedding**-0.5)
+        inputs = [embedding] + [directions * hidden] * (layers - 1)
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.LSTM(n, hidden, batch_first=True) for _ in range(directions))
+            for n in inputs
+        )
+        self.width = directions * hidden
+
+    def forward(self, source: Int[Tensor, "batch source_time"], dropout: nn.Dropout) -> Encoded:
+        mask = source != 0
+        lengths = mask.sum(1)
+        values = dropout(self.embed(source))
+        for number, directions in enumerate(self.layers):
+            values = values if number == 0 else dropout(values)
+            forward, *backward = directions  # type: ignore[misc]
+            outputs = [forward(values)[0]]
+            for lstm in backward:
+                reverse = lstm(reverse_within(values, lengths))[0]
+                outputs.append(reverse_within(reverse, lengths))
+            values = torch.cat(outputs, -1) * mask[:, :, None]
+        last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, outputs[0].shape[-1])
+        ends = [outputs[0].gather(1, last).squeeze(1)] + [o[:, 0] for o in outputs[1:]]
+        return Encoded(dropout(values), mask, torch.cat(ends, -1))
+
+
+class Recurrence(nn.Module):
+    """Stacked LSTM layers that run a whole sequence in one call, or a step at a time."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, dropout: float):
+        super().__init__()
+        between = dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(inputs, hidden, layers, dropout=between, batch_first=True)
+        self.between = nn.Dropout(between)
+
+    def whole(self, inputs: Tensor, state: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
+        h, c = (torch.stack([layer[i] for layer in state]) for i in (0, 1))
+        return self.lstm(inputs, (h, c))[0]
+
+    def step(
+        self, value: Tensor, state: tuple[tuple[Tensor, Tensor], ...]
+    ) -> tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]:
+        new = []
+        for number, layer in enumerate(state):
+            value = value if number == 0 else self.between(value)
+            value, c = torch.lstm_cell(value, layer, *self.lstm.all_weights[number])
+            new.append((value, c))
+        return value, tuple(new)
+
+
+class FixedAttention(nn.Module):
+    """The i-th memory for the i-th output; the decoder starts from zeros (thesis 5.4.2)."""
+
+    def __init__(self, memory: int, hidden: int, layers: int):
+        super().__init__()
+        self.hidden, self.layers = hidden, layers
+
+    def initial(self, encoded: Encoded) -> tuple[tuple[Tensor, Tensor], ...]:
+        zeros = encoded.memory.new_zeros(encoded.memory.shape[0], self.hidden)
+        return tuple((zeros, zeros) for _ in range(self.layers))
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return memory
+
+    def context(self, encoded: Encoded, keys: Tensor, query: Tensor, t: int) -> Tensor:
+        memory = encoded.memory
+        beam = query.shape[0] // memory.shape[0]
+        if t >= memory.shape[1]:
+            return memory.new_zeros(query.shape[0], memory.shape[2])
+        return memory[:, t].repeat_interleave(beam, 0)
+
+
+class BahdanauAttention(nn.Module):
+    """Additive attention over the memory, and a learned bridge to the first state (3.3.3)."""
+
+    def __init__(self, memory: int, hidden: int, layers: int):
+        super().__init__()
+        self.key = nn.Linear(memory, hidden, bias=False)
+        self.query = nn.Linear(hidden, hidden)
+        self.energy = nn.Linear(hidden, 1, bias=False)
+        self.bridge = nn.Linear(memory, 2 * layers * hidden)
+        self.layers = layers
+
+    def initial(self, encoded: Encoded) -> tuple[tuple[Tensor, Tensor], ...]:
+        parts = self.bridge(encoded.summary).tanh().chunk(2 * self.layers, -1)
+        return tuple((parts[2 * i], parts[2 * i + 1]) for i in range(self.layers))
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return self.key(memory)
+
+    def context(self, encoded: Encoded, keys: Tensor, query: Tensor, t: int) -> Tensor:
+        batch = keys.shape[0]
+        q = self.query(query).unflatten(0, (batch, -1))  # batch, beam, hidden
+        scores = self.energy((q[:, :, None] + keys[:, None]).tanh()).squeeze(-1)
+        weights = scores.masked_fill(~encoded.mask[:, None], float("-inf")).softmax(-1)
+        return (weights @ encoded.memory).flatten(0, 1)
+
+
+class Seq2Seq(nn.Module):
+    """An encoder, a decoder and an output layer. Calling it binds a `Decoder` to a source."""
+
+    def __init__(
+        self,
+        source_vocab: int,
+        target_vocab: int,
+        *,
+        encoder: Literal["uni", "bi"] = "bi",
+        attention: Literal["fixed", "bahdanau"] = "fixed",
+        embedding: int = 128,
+        label_embedding: int | None = None,
+        hidden: int = 128,
+        layers: int = 1,
+        dropout: float = 0.0,
+        tied: bool = False,
+    ):
+        super().__init__()
+        label = label_embedding or embedding
+        self.encoder = Encoder(
+            source_vocab, embedding, hidden, both=encoder == "bi", layers=layers
+        )
+        memory = self.encoder.width
+        kind = FixedAttention if attention == "fixed" else BahdanauAttention
+        self.attention = kind(memory, hidden, layers)
+        self.fused = attention == "fixed"  # the context does not depend on the decoder's state
+        self.embed = nn.Embedding(target_vocab, label)
+        nn.init.normal_(self.embed.weight, std=label**-0.5)
+        self.bos = nn.Parameter(torch.randn(label) * label**-0.5)
+        self.recurrence = Recurrence(label + memory, hidden, layers, dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.deep = None if attention == "fixed" else nn.Linear(hidden + memory + label, label)
+        self.output = nn.Linear(hidden if self.deep is None else label, target_vocab)
+        if tied:
+            if self.output.weight.shape != self.embed.weight.shape:
+                raise ValueError(
+                    f"tied embeddings need an output layer as wide as the embeddings: "
+                    f"{self.output.weight.shape[1]} is not {label}"
+                )
+            self.output.weight = self.embed.weight
+
+    def forward(self, source: Int[Tensor, "batch source_time"]) -> "LstmDecoder":
+        return LstmDecoder(self, self.encoder(source, self.dropout))
+
+
+class LstmDecoder:
+    """A `FusedDecoder`: `Seq2Seq` bound to its encoded source."""
+
+    def __init__(self, model: Seq2Seq, encoded: Encoded):
+        self.model = model
+        self.encoded = encoded
+        self.keys = model.attention.keys(encoded.memory)
+
+    @property
+    def embedding(self) -> Float[Tensor, "vocab emb"]:
+        return self.model.embed.weight
+
+    def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
+        state = self.model.attention.initial(self.encoded)
+        return (state, 0), self.model.bos.expand(self.keys.shape[0], -1)
+
+    def step(
+        self, state: State, emb: Float[Tensor, "rows emb"]
+    ) -> tuple[Float[Tensor, "rows vocab"], State]:
+        hidden, state = self.advance(state, emb)
+        return self.model.output(hidden), state
+
+    def advance(
+        self, state: State, emb: Float[Tensor, "rows emb"]
+    ) -> tuple[Float[Tensor, "rows hidden"], State]:
+        """One step up to the output layer."""
+        model, (layers, t) = self.model, state
+        emb = model.dropout(emb)
+        context = model.attention.context(self.encoded, self.keys, layers[-1][0], t)
+        h, layers = model.recurrence.step(torch.cat([emb, context], -1), layers)
+        return self.readout(h, context, emb), (layers, t + 1)
+
+    def readout(self, h: Tensor, context: Tensor, emb: Tensor) -> Tensor:
+        if self.model.deep is None:
+            return self.model.dropout(h)
+        return self.model.dropout(self.model.deep(torch.cat([h, context, emb], -1)).tanh())
+
+    def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
+        """Scores of every step given the gold prefix; the output layer runs once."""
+        state, bos = self.start()
+        emb = torch.cat([bos[:, None], self.model.embed(target[:, :-1])], 1)
+        if self.model.fused:
+            return self.model.output(self.whole(emb, state[0]))
+        hidden = []
+        for t in range(target.shape[1]):
+            value, state = self.advance(state, emb[:, t])
+            hidden.append(value)
+        return self.model.output(torch.stack(hidden, 1))
+
+    def whole(
+        self, emb: Float[Tensor, "batch time emb"], layers: tuple[tuple[Tensor, Tensor], ...]
+    ) -> Float[Tensor, "batch time hidden"]:
+        """All steps in one LSTM call: possible where the context is known beforehand."""
+        memory, time = self.encoded.memory, emb.shape[1]
+        short = time - memory.shape[1]
+        if short > 0:
+            memory = torch.cat([memory, memory.new_zeros(*memory[:, :1].shape).expand(-1, short, -1)], 1)
+        inputs = torch.cat([self.model.dropout(emb), memory[:, :time]], -1)
+        return self.model.dropout(self.model.recurrence.whole(inputs, layers))

@@ -1,0 +1,139 @@
+"""Pure functions of tensors."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+
+def peaked_softmax(scores: Float[Tensor, "*rows n"], alpha: float) -> Float[Tensor, "*rows n"]:
+    """softmax(alpha * scores): tends to the one-hot argmax as alpha grows (2018, Sec. 2.2)."""
+    return (alpha * scores).softmax(-1)
+
+
+def length_mask(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch {time}"]:
+    """True at the positions before each length."""
+    return torch.arange(time, device=lengths.device) < lengths[:, None]
+
+
+def reverse_within(
+    values: Float[Tensor, "batch time *rest"], lengths: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch time *rest"]:
+    """Each row's first `length` positions in reverse order; padding stays where it is."""
+    time = values.shape[1]
+    position = torch.arange(time, device=values.device).expand(values.shape[0], time)
+    index = torch.where(length_mask(lengths, time), lengths[:, None] - 1 - position, position)
+    return values.gather(1, index.view(*index.shape, *[1] * (values.dim() - 2)).expand_as(values))
+
+
+def follow_backpointers(
+    parents: Sequence[Int[Tensor, "batch _"]], tokens: Sequence[Int[Tensor, "batch _"]]
+) -> Int[Tensor, "batch beam time"]:
+    """The token path that ends in each slot of the last beam (2018, Algorithm 1, line 11).
+
+    One pair of tensors for each step; beams may widen from step to step.
+    """
+    slot = torch.arange(tokens[-1].shape[1], device=tokens[-1].device).expand_as(tokens[-1])
+    path = []
+    for parent, token in zip(reversed(parents), reversed(tokens), strict=True):
+        path.append(token.gather(1, slot))
+        slot = parent.gather(1, slot)
+    return torch.stack(path[::-1], -1)
+
+
+# The relaxations of the arg max (Goyal et al. 2017, Sec. 3; 2018, Sec. 2.2)
+
+
+def soft_argmax(
+    scores: Float[Tensor, "rows vocab"], values: Float[Tensor, "vocab emb"], alpha: float
+) -> Float[Tensor, "rows emb"]:
+    """softmax(alpha s) mixed over `values`: tends to values[argmax s] (2017, Sec. 3.1)."""
+    return peaked_softmax(scores, alpha) @ values
+
+
+def gumbel_noise(like: Float[Tensor, "*shape"], rng: Generator) -> Float[Tensor, "*shape"]:
+    """Standard Gumbel noise -log(-log U), finite, with the shape and type of `like`."""
+    exponential = torch.empty_like(like).exponential_(generator=rng)  # -log U
+    return -exponential.clamp_min(torch.finfo(like.dtype).tiny).log()
+
+
+def gumbel_softmax(
+    scores: Float[Tensor, "*rows n"], alpha: float, rng: Generator
+) -> Float[Tensor, "*rows n"]:
+    """softmax(alpha (s + G)), G fresh Gumbel noise (2017, Sec. 3.2).
+
+    The noise is inside: at every alpha the largest weight falls on y with probability
+    softmax(s)[y]. The same as the usual form with temperature 1 / alpha.
+    """
+    return peaked_softmax(scores + gumbel_noise(scores, rng), alpha)
+
+
+def top_values(scores: Float[Tensor, "batch prev vocab"], k: int) -> Float[Tensor, "batch {k}"]:
+    """The k largest scores of each matrix, best first (2018, Algorithm 2, line 3)."""
+    cells = scores.shape[1] * scores.shape[2]
+    if not 1 <= k <= cells:
+        raise ValueError(f"k={k} is not within 1 and the {cells} cells of {tuple(scores.shape)}")
+    return scores.flatten(1).topk(k).values
+
+
+def soft_indices(
+    scores: Float[Tensor, "batch prev vocab"], m: Float[Tensor, "batch beam"], alpha: float
+) -> Float[Tensor, "batch beam prev vocab"]:
+    """peaked-softmax(-(s - m_i)^2) over the cells of each matrix (2018, Algorithm 2, line 5)."""
+    distance = (scores.flatten(1)[:, None, :] - m[:, :, None]).square()
+    return peaked_softmax(-distance, alpha).unflatten(-1, scores.shape[1:])
+
+
+def soft_topk(
+    scores: Float[Tensor, "batch prev vocab"],
+    k: int,
+    alpha: float,
+    *,
+    detach_threshold: bool = False,
+) -> Float[Tensor, "batch {k} prev vocab"]:
+    """Relaxed indices of the k best cells of each matrix (Goyal et al. 2018, Algorithm 2).
+
+    Slice i is non-negative and sums to one. As alpha grows it concentrates on the cell
+    that holds the i-th largest score, provided that the k largest scores are distinct.
+    """
+    m = top_values(scores, k)  # line 3
+    return soft_indices(scores, m.detach() if detach_threshold else m, alpha)  # lines 4-5
+
+
+def weighted_top_values(
+    scores: Float[Tensor, "batch cells"], weights: Float[Tensor, "batch cells"], k: int
+) -> Float[Tensor, "batch {k}"]:
+    """The mean score of the i-th unit of weight, cells taken from the best down, i = 1..k.
+
+    With weights 0 and 1 these are exactly the k largest scores among the cells of weight 1.
+    Between, they are continuous in scores and weights. Where all weights together are less than
+    k, they are stretched to k.
+    """
+    s, order = scores.sort(-1, descending=True, stable=True)
+    w = weights.gather(-1, order)
+    w = w * (k / w.sum(-1, keepdim=True)).clamp_min(1)
+    end = w.cumsum(-1)[:, None, :]
+    i = torch.arange(k, device=s.device, dtype=s.dtype)[:, None]
+    share = (end.minimum(i + 1) - (end - w[:, None, :]).maximum(i)).clamp_min(0)
+    share = share / share.sum(-1, keepdim=True)
+    best = s[:, :1]
+    return best + torch.einsum("bkc,bc->bk", share, s - best)
+
+
+def weighted_soft_indices(
+    scores: Float[Tensor, "batch prev cells"],
+    weights: Float[Tensor, "batch prev cells"],
+    m: Float[Tensor, "batch beam"],
+    alpha: float,
+) -> Float[Tensor, "batch beam prev cells"]:
+    """`soft_indices` in which a cell of weight w counts w times: w exp(-alpha (s - m_i)^2).
+
+    A cell of weight 0 gets exactly 0, without an infinity, and passes no gradient.
+    """
+    floor = torch.finfo(scores.dtype)
+    log_w = weights.clamp_min(floor.tiny).log()
+    distance = (scores.flatten(1)[:, None, :] - m[:, :, None]).square()
+    logits = log_w.flatten(1)[:, None, :] - alpha * distance
+    dead = (weights <= floor.tiny).flatten(1)[:, None, :]
+    return logits.masked_fill(dead, floor.min).softmax(-1).unflatten(-1, scores.shape[1:])

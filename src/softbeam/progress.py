@@ -1,0 +1,83 @@
+"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+
+class Progress:
+    """Counts up to a total; shows fields such as loss and tokens/s, and the time still to go.
+
+    On a terminal a bar that moves; otherwise a line every `every` seconds. Quiet shows nothing.
+    """
+
+    def __init__(self, title: str, total: int, *, quiet: bool = False, every: float = 10.0):
+        self.title, self.total, self.quiet, self.every = title, total, quiet, every
+        self.done = 0
+        self.started = self.shown = time.monotonic()
+        self.bar: Any = None
+        if not quiet and sys.stderr.isatty():
+            self.bar, self.task = terminal_bar(title, total)
+
+    def advance(self, n: int = 1, **shown: str) -> None:
+        self.done += n
+        text = "  ".join(f"{name} {value}" for name, value in shown.items())
+        if self.bar is not None:
+            self.bar.update(self.task, advance=n, fields=text)
+        elif not self.quiet and time.monotonic() - self.shown >= self.every:
+            self.shown = time.monotonic()
+            left = (self.total - self.done) * (self.shown - self.started) / max(self.done, 1)
+            self.say(f"{self.title}  {self.done}/{self.total}  {text}  {clock(left)} left")
+
+    def say(self, line: str) -> None:
+        """A line of its own that stays."""
+        if self.quiet:
+            return
+        if self.bar is not None:
+            self.bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> "Progress":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def terminal_bar(title: str, total: int) -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[fields]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    return bar, bar.add_task(title, total=total, fields="")
+
+
+def clock(seconds: float) -> str:
+    """1:05 or 2:03:04."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

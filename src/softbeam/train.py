@@ -1,0 +1,305 @@
+"""The loop: stages of training on one corpus, the best weights on dev kept."""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+
+from softbeam.config import RunConfig, Stage
+from softbeam.data.batches import Batches, Position
+from softbeam.data.tasks import Corpus
+from softbeam.errors import MissingExtra, UserError
+from softbeam.evaluate import Codecs, encode, evaluate, main_metric
+from softbeam.objectives import Objective
+from softbeam.progress import Progress
+from softbeam.runs import (
+    METRICS,
+    WEIGHTS,
+    load_codecs,
+    load_weights,
+    make_codecs,
+    save_weights,
+    write_start,
+)
+from softbeam.types import Batch, Loss
+
+
+class Learner(nn.Module):
+    """A model and its objective as one module, so that data parallelism wraps the whole loss."""
+
+    def __init__(self, model: nn.Module, objective: Objective):
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Batch, update: int, rng: torch.Generator) -> Loss:
+        return self.objective(self.model, batch, update=update, rng=rng)
+
+
+class Best(NamedTuple):
+    """The best dev result so far, and how long ago."""
+
+    score: float = -math.inf
+    epoch: int = -1
+    metrics: dict[str, Any] = {}
+
+
+def train(config: RunConfig, out: Path, *, quiet: bool = False) -> dict[str, Any]:
+    """Train a run into a folder; returns its summary. The same config gives the same weights."""
+    torch.set_num_threads(config.threads)
+    corpus = config.data.load()
+    if corpus.bad.count and not quiet:
+        print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
+    if config.restarts == 1:
+        return train_once(config, corpus, out, quiet=quiet)
+    return train_restarts(config, corpus, out, quiet=quiet)
+
+
+def train_restarts(
+    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool
+) -> dict[str, Any]:
+    """Several seeds, each in a folder of its own; the best on dev becomes the run."""
+    summaries = []
+    for number in range(config.restarts):
+        one = replace(config, seed=config.seed + 1000 * number, restarts=1)
+        summaries.append(train_once(one, corpus, out / f"restart-{number}", quiet=quiet))
+    winner = max(range(config.restarts), key=lambda n: summaries[n]["score"])
+    for file in (out / f"restart-{winner}").iterdir():
+        if file.is_file():
+            shutil.copy2(file, out / file.name)
+    scores = [s["score"] for s in summaries]
+    return finish(out, summaries[winner] | {"restart": winner, "restart_scores": scores})
+
+
+def train_once(config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool) -> dict[str, Any]:
+    """One seed: build, warm-start, run the stages, write the summary."""
+    started = time.monotonic()
+    set_seed(config.seed)
+    warm = Path(config.warm_start) if config.warm_start else None
+    codecs = load_codecs(warm) if warm else make_codecs(config, corpus)
+    model = config.model.build(len(codecs.source), len(codecs.target))
+    if warm:
+        load_weights(model, warm / WEIGHTS)
+    write_start(out, config, codecs, corpus)
+    trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
+    best = Best()
+    for name, stage in config.stages:
+        best = trainer.stage(name, stage)
+        load_weights(model, out / WEIGHTS)
+    trainer.close()
+    summary = {
+        "metric": main_metric(config.data.kind, best.metrics)[0],
+        "score": best.score,
+        "epoch": best.epoch,
+        "metrics": best.metrics,
+        "seconds": round(time.monotonic() - started, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    return finish(out, summary)
+
+
+def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary
+
+
+class Trainer:
+    """What the stages of one run share: model, data, device, logs."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        codecs: Codecs,
+        model: nn.Module,
+        out: Path,
+        *,
+        quiet: bool,
+    ):
+        self.config, self.corpus, self.codecs, self.out, self.quiet = config, corpus, codecs, out, quiet
+        self.examples = encode(corpus.split("train"), codecs)
+        self.accelerator = accelerator(config, out)
+        self.model = model.to(self.accelerator.device)
+        self.rng = torch.Generator(self.accelerator.device).manual_seed(config.seed)
+        self.log_file = (out / METRICS).open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        self.log_file.close()
+        self.accelerator.end_training()
+
+    def log(self, kind: str, **row: Any) -> None:
+        """One line of metrics.jsonl, and the same numbers to TensorBoard where asked."""
+        self.log_file.write(json.dumps({"kind": kind} | row) + "\n")
+        self.log_file.flush()
+        numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
+        self.accelerator.log(numbers, step=row["update"])
+
+    def stage(self, name: str, stage: Stage) -> Best:
+        """Run a stage; its best weights are in the run's folder afterwards."""
+        assert stage.objective is not None
+        batches = Batches(self.examples, tokens=stage.tokens, seed=self.config.seed)
+        per_epoch = math.ceil(len(batches.plan(0)) / stage.accumulation)
+        learner = Learner(self.model, stage.objective)
+        optimizer = make_optimizer(learner, stage)
+        learner, optimizer = self.accelerator.prepare(learner, optimizer)
+        best, update, lr_factor = Best(), 0, 1.0
+        with Progress(name, per_epoch * stage.epochs, quiet=self.quiet) as progress:
+            for epoch in range(stage.epochs):
+                meter = Meter()
+                for group in grouped(batches, epoch, stage.accumulation):
+                    lr = stage.lr * lr_factor * lr_shape(stage, update, per_epoch * stage.epochs)
+                    set_lr(optimizer, lr)
+                    meter.add(*self.update(learner, optimizer, group, stage, update))
+                    update += 1
+                    progress.advance(**meter.shown())
+                    if update % self.config.log_every == 0:
+                        at = {"stage": name, "epoch": epoch, "update": update, "lr": lr}
+                        self.log("train", **at, **meter.row())
+                metrics = evaluate(
+                    self.model,
+                    self.corpus.split("dev"),
+                    self.config.data.kind,
+                    self.codecs,
+                    self.config.select,
+                )
+                metric, score = main_metric(self.config.data.kind, metrics)
+                self.log("dev", stage=name, epoch=epoch, update=update, metrics=metrics, score=score)
+                progress.say(
+                    f"{name} epoch {epoch + 1}: loss {meter.mean():.4f}  "
+                    f"dev {metric} {metrics[metric]:.2f}{' (best)' if score > best.score else ''}"
+                )
+                if score > best.score:
+                    best = Best(score, epoch, metrics)
+                    save_weights(self.model, self.out / WEIGHTS)
+                else:
+                    lr_factor *= stage.plateau
+                if stage.patience is not None and epoch - best.epoch >= stage.patience:
+                    progress.say(f"{name}: no better dev score for {stage.patience} epochs, stopping")
+                    break
+        return best
+
+    def update(
+        self,
+        learner: nn.Module,
+        optimizer: Any,
+        group: list[Batch],
+        stage: Stage,
+        update: int,
+    ) -> tuple[float, int, dict[str, float]]:
+        """One optimizer step on a group of batches: total loss, count and the objective's log.
+
+        Gradients of the totals add up over batches and are divided once by the global count, so
+        that accumulation gives the gradient of one large batch.
+        """
+        learner.train()
+        total, count, log = 0.0, 0, {}
+        for number, batch in enumerate(group):
+            batch = Batch(*(tensor.to(self.accelerator.device) for tensor in batch))
+            last = number + 1 == len(group)
+            with self.accelerator.no_sync(learner) if not last else self.accelerator.autocast():
+                with self.accelerator.autocast():
+                    loss = learner(batch, update, self.rng)
+                self.accelerator.backward(loss.total)
+            total, count, log = total + loss.total.item(), count + loss.count, dict(loss.log)
+        if not math.isfinite(total):
+            raise UserError(f"the loss became {total} at update {update}; lower the learning rate")
+        parameters = [p for p in learner.parameters() if p.grad is not None]
+        torch._foreach_mul_([p.grad for p in parameters], 1.0 / max(count, 1))
+        self.accelerator.clip_grad_norm_(parameters, stage.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total, count, log
+
+
+class Meter:
+    """Running loss and speed since the start of the epoch."""
+
+    def __init__(self) -> None:
+        self.total, self.count, self.started = 0.0, 0, time.monotonic()
+        self.log: dict[str, float] = {}
+
+    def add(self, total: float, count: int, log: dict[str, float]) -> None:
+        self.total, self.count, self.log = self.total + total, self.count + count, log
+
+    def mean(self) -> float:
+        return self.total / max(self.count, 1)
+
+    def speed(self) -> float:
+        return self.count / max(time.monotonic() - self.started, 1e-9)
+
+    def shown(self) -> dict[str, str]:
+        return {"loss": f"{self.mean():.4f}", "tokens/s": f"{self.speed():,.0f}"}
+
+    def row(self) -> dict[str, float]:
+        return {"loss": self.mean(), "tokens_per_s": round(self.speed(), 1)} | self.log
+
+
+def grouped(batches: Batches, epoch: int, n: int) -> Iterator[list[Batch]]:
+    """The epoch's batches, n at a time; the last group may be smaller."""
+    group: list[Batch] = []
+    for _, batch in batches.epoch(Position(epoch)):
+        group.append(batch)
+        if len(group) == n:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
+    if stage.optimizer == "adam":
+        return torch.optim.Adam(learner.parameters(), lr=stage.lr)
+    return torch.optim.AdamW(learner.parameters(), lr=stage.lr, weight_decay=stage.weight_decay)
+
+
+def set_lr(optimizer: Any, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def lr_shape(stage: Stage, update: int, updates: int) -> float:
+    """The learning rate at an update as a share of `stage.lr`."""
+    if update < stage.warmup:
+        return (update + 1) / (stage.warmup + 1)
+    through = (update - stage.warmup) / max(updates - stage.warmup, 1)
+    if stage.schedule == "linear":
+        return 1.0 - through
+    if stage.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * through))
+    return 1.0
+
+
+def accelerator(config: RunConfig, out: Path) -> Accelerator:
+    """Device, precision and trackers as the run asks."""
+    on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    auto = "no" if on_cpu else "bf16"
+    precision = {"auto": auto, "float32": "no", "bfloat16": "bf16"}[config.precision]
+    made = Accelerator(
+        cpu=config.device == "cpu",
+        mixed_precision=precision,
+        log_with=tracker(config),
+        project_dir=str(out),
+    )
+    if config.tensorboard:
+        made.init_trackers("tensorboard")
+    return made
+
+
+def tracker(config: RunConfig) -> str | None:
+    if not config.tensorboard:
+        return None
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        raise MissingExtra("tensorboard", "track") from None
+    return "tensorboard"
+
+

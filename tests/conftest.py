@@ -1,0 +1,44 @@
+"""Shared fixtures: where real data is, and the rule that a missing thing is never silent."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+# Shapes promised in signatures are checked at run time in every module of the package.
+hook = install_import_hook("softbeam", "beartype.beartype")
+torch.set_num_threads(1)
+
+
+def absent(reason: str) -> None:
+    """Skip, saying why; where everything is required (CI), fail instead."""
+    if os.environ.get("SOFTBEAM_REQUIRE_ALL") == "1":
+        pytest.fail(f"required here: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """A directory laid out like the catalogue: $SOFTBEAM_DATA, or ../shared/data beside the tree."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    chosen = Path(os.environ.get("SOFTBEAM_DATA", beside))
+    if not chosen.is_dir():
+        absent(f"no data directory (SOFTBEAM_DATA): {chosen} does not exist")
+    return chosen
+
+
+@pytest.fixture
+def require_program():
+    """The path of an external program, or a skip that names it."""
+
+    def find(*names: str) -> str:
+        for name in names:
+            if found := shutil.which(name):
+                return found
+        absent(f"none of the programs {', '.join(names)} is installed")
+        raise AssertionError("unreachable")
+
+    return find
