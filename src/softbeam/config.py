@@ -4,7 +4,7 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -163,12 +163,14 @@ class RunConfig:
         return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
 
 
-def run_parser(default: RunConfig, **options: Any) -> "ArgumentParser":
+def run_parser(
+    default: RunConfig, *, parser_class: "type[ArgumentParser] | None" = None, **options: Any
+) -> "ArgumentParser":
     """A parser with a flag for every field, whose defaults are a recipe's."""
     from jsonargparse import ArgumentParser, set_parsing_settings
 
     set_parsing_settings(subclasses_enabled=[Task, Model, Objective])
-    parser = ArgumentParser(**options)
+    parser = (parser_class or ArgumentParser)(**options)
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
     parser.add_class_arguments(RunConfig, None, default=default)
     return parser
@@ -219,7 +221,3 @@ def from_yaml(path: Path) -> RunConfig:
 def first_sentence(error: Exception) -> str:
     """An error's text on one line."""
     return " ".join(str(error).split())
-
-
-def with_seed(config: RunConfig, seed: int) -> RunConfig:
-    return replace(config, seed=seed)

@@ -119,58 +119,80 @@ def best(outputs: Sequence[Sequence[Output]]) -> list[list[str]]:
 
 
 def score(
-    kind: Kind, predicted: Sequence[Sequence[str]], examples: Sequence[Example]
+    kind: Kind,
+    predicted: Sequence[Sequence[str]],
+    references: Sequence[Sequence[Sequence[str]]],
+    source_lengths: Sequence[int],
 ) -> dict[str, Any]:
-    """The figures of a task, in percent, with the name of the one that training selects by."""
-    gold = [e.target for e in examples]
-    found: dict[str, Any]
-    if kind == "tagging":
-        found = {
-            "accuracy": metrics.token_accuracy(predicted, gold),
-            "sequence_accuracy": metrics.sequence_accuracy(predicted, gold),
-        }
-        if metrics.looks_like_iob({label for labels in gold for label in labels}):
-            spans = metrics.span_f1(predicted, gold)
-            found |= {name: spans[name] for name in ("precision", "recall", "f1")}
-        return found
+    """The figures of a task, in percent."""
     if kind == "transcription":
-        return dict(metrics.error_rates(predicted, [[g] for g in gold]))
-    texts = [" ".join(p) for p in predicted]
-    references = [[" ".join(g)] for g in gold]
-    bleu = metrics.bleu(texts, references)
-    found = {"bleu": bleu["score"], "chrf": metrics.chrf(texts, references)["score"]}
-    found |= {name: bleu[name] for name in ("precisions", "length_ratio", "signature")}
+        return dict(metrics.error_rates(predicted, references))
+    if kind == "translation":
+        return translation_score(predicted, references, source_lengths)
+    gold = [golds[0] for golds in references]
+    found = {
+        "accuracy": metrics.token_accuracy(predicted, gold),
+        "sequence_accuracy": metrics.sequence_accuracy(predicted, gold),
+    }
+    if metrics.looks_like_iob({label for labels in gold for label in labels}):
+        spans = metrics.span_f1(predicted, gold)
+        found |= {name: spans[name] for name in ("precision", "recall", "f1")}
     return found
 
 
-def evaluate(
+def translation_score(
+    predicted: Sequence[Sequence[str]],
+    references: Sequence[Sequence[Sequence[str]]],
+    source_lengths: Sequence[int],
+) -> dict[str, Any]:
+    """BLEU and chrF with their signatures, n-gram precisions, length ratio, BLEU by length."""
+    texts = [" ".join(tokens) for tokens in predicted]
+    golds = [[" ".join(tokens) for tokens in one] for one in references]
+    bleu, chrf = metrics.bleu(texts, golds), metrics.chrf(texts, golds)
+    return {
+        "bleu": bleu["score"],
+        "chrf": chrf["score"],
+        "length_ratio": bleu["length_ratio"],
+        "precisions": bleu["precisions"],
+        "bleu_by_source_length": metrics.bleu_by_length(texts, golds, source_lengths),
+        "signature": bleu["signature"],
+        "chrf_signature": chrf["signature"],
+    }
+
+
+def evaluate_outputs(
     model: nn.Module,
     examples: Sequence[Example],
     kind: Kind,
     codecs: Codecs,
     search: Search,
-    **options: Any,
-) -> dict[str, Any]:
-    """Decode a split and score it. A source with several references is decoded once."""
+    *,
+    on_batch: Callable[[int], None] = lambda done: None,
+) -> tuple[dict[str, Any], list[list[str]]]:
+    """Decode a split and score it; the outputs come along, one for each distinct problem.
+
+    For transcriptions a source with several references (pronunciations of a word) is decoded once
+    and scored against the nearest of them; elsewhere every example is a problem of its own.
+    """
+    references: list[list[tuple[str, ...]]]
     if kind == "transcription":
-        return evaluate_references(model, examples, codecs, search, **options)
-    predicted = best(decode(model, [e.source for e in examples], codecs, search, **options))
-    return score(kind, predicted, examples)
+        grouped: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for example in examples:
+            grouped.setdefault(example.source, []).append(example.target)
+        sources, references = list(grouped), list(grouped.values())
+    else:
+        sources = [e.source for e in examples]
+        references = [[e.target] for e in examples]
+    predicted = best(decode(model, sources, codecs, search, on_batch=on_batch))
+    metrics = score(kind, predicted, references, [len(source) for source in sources])
+    return metrics, predicted
 
 
-def evaluate_references(
-    model: nn.Module,
-    examples: Sequence[Example],
-    codecs: Codecs,
-    search: Search,
-    **options: Any,
+def evaluate(
+    model: nn.Module, examples: Sequence[Example], kind: Kind, codecs: Codecs, search: Search
 ) -> dict[str, Any]:
-    """Error rates against the nearest of each source's references (pronunciations of a word)."""
-    references: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for example in examples:
-        references.setdefault(example.source, []).append(example.target)
-    predicted = best(decode(model, list(references), codecs, search, **options))
-    return dict(metrics.error_rates(predicted, list(references.values())))
+    """The figures of `evaluate_outputs` alone."""
+    return evaluate_outputs(model, examples, kind, codecs, search)[0]
 
 
 def main_metric(kind: Kind, found: dict[str, Any]) -> tuple[str, float]:

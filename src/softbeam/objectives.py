@@ -44,8 +44,8 @@ class CrossEntropy(Objective):
 
         scores = forced_scores(model(batch.source), batch.target)
         total = cross_entropy(
-            scores[batch.mask],
-            batch.target[batch.mask],
+            scores.flatten(0, 1),
+            batch.target.masked_fill(~batch.mask, -100).flatten(),  # -100 counts for nothing
             reduction="sum",
             label_smoothing=self.smoothing,
         )

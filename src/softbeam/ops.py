@@ -110,7 +110,7 @@ def weighted_top_values(
     Between, they are continuous in scores and weights. Where all weights together are less than
     k, they are stretched to k.
     """
-    s, order = scores.sort(-1, descending=True, stable=True)
+    s, order = scores.sort(dim=-1, descending=True, stable=True)
     w = weights.gather(-1, order)
     w = w * (k / w.sum(-1, keepdim=True)).clamp_min(1)
     end = w.cumsum(-1)[:, None, :]

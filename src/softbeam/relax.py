@@ -69,6 +69,10 @@ class Form:
             raise ValueError(f"score={self.score!r} is neither 'soft' nor 'hard'")
 
 
+FAST = Form()
+REFERENCE = Form(reference=True)
+
+
 def soft_beam_step(
     decoder: Decoder,
     beam: SoftBeam,
@@ -77,7 +81,7 @@ def soft_beam_step(
     k: int,
     alpha: float,
     cost_scale: float = 0.0,
-    form: Form = Form(reference=True),
+    form: Form = REFERENCE,
 ) -> SoftBeam:
     """One pass of the loop of Algorithm 3, in plain autograd: the readable form and the oracle.
 
@@ -102,6 +106,7 @@ def soft_beam_step(
         cost=torch.einsum("bkv,bv->bk", word, cost)  # line 12
         + torch.einsum("bkj,bj->bk", back, beam.cost),  # line 17
         finished=torch.zeros_like(m),
+        real=torch.ones_like(m, dtype=torch.bool),
         p=p.detach(),
     )
 
@@ -115,7 +120,7 @@ def soft_beam_step_eos(
     alpha: float,
     eos: int,
     cost_scale: float = 0.0,
-    form: Form = Form(reference=True),
+    form: Form = REFERENCE,
 ) -> SoftBeam:
     """`soft_beam_step` for sequences that end: finished mass f is carried forward (ours).
 
@@ -145,6 +150,7 @@ def soft_beam_step_eos(
         score=threshold + torch.einsum("bkjv,bkjv->bk", p, above) if form.score == "soft" else m,
         cost=torch.einsum("bkv,bv->bk", word, cost) + torch.einsum("bkj,bj->bk", back, beam.cost),
         finished=ended.clamp(0, 1),  # rounding may pass 1
+        real=torch.ones_like(m, dtype=torch.bool),
         p=p.detach(),
     )
 
@@ -179,7 +185,7 @@ def soft_beam(
     lengths: Int[Tensor, " batch"] | None = None,
     eos: int | None = None,
     cost_scale: float = 0.0,
-    form: Form = Form(),
+    form: Form = FAST,
 ) -> SoftBeam:
     """The soft beam after `time` steps (Goyal et al. 2018, Algorithm 3, lines 1-18).
 
@@ -259,7 +265,7 @@ def _freeze(new: SoftBeam, old: SoftBeam, running: Bool[Tensor, " batch"]) -> So
         score=torch.where(on, new.score, old.score[:, filled]),
         cost=torch.where(on, new.cost, old.cost[:, filled]),
         finished=torch.where(on, new.finished, old.finished[:, filled]),
-        real=torch.where(on, new.real[:, :1], old.real[:, filled] & (slots == filled)),
+        real=on | (old.real[:, filled] & (slots == filled)),
         dropped=torch.where(running, new.dropped, old.dropped),
     )
 
@@ -290,7 +296,7 @@ def soft_beam_loss(
     alpha_final: float | None = None,
     lengths: Int[Tensor, " batch"] | None = None,
     eos: int | None = None,
-    form: Form = Form(),
+    form: Form = FAST,
 ) -> Float[Tensor, " batch"]:
     """The expected cost of the relaxed beam's best element, a sum over time (2018, Equation 2).
 
@@ -321,7 +327,7 @@ def soft_beam_max(
     cost_scale: float = 1.0,
     lengths: Int[Tensor, " batch"] | None = None,
     eos: int | None = None,
-    form: Form = Form(),
+    form: Form = FAST,
 ) -> Float[Tensor, " batch"]:
     """s_max, the soft maximum of score + cost_scale * cost over the soft beam (2018, Sec. 2.5).
 
@@ -399,14 +405,9 @@ def _hard_best(
         state, emb = gather(state, rows), decoder.embedding[token.flatten()]
         ended = ended.gather(1, parent)
         ended = ended if eos is None else ended | (token == eos)
-        parents.append(_widen(parent, k))
-        tokens.append(_widen(token, k))
-    return follow_backpointers(torch.stack(parents), torch.stack(tokens))[:, 0]
-
-
-def _widen(index: Tensor, k: int) -> Tensor:
-    """Slots up to k, so that steps of different width stack; nothing points at the filler."""
-    return pad(index, (0, k - index.shape[1]))
+        parents.append(parent)
+        tokens.append(token)
+    return follow_backpointers(parents, tokens)[:, 0]
 
 
 def _scored(
@@ -451,19 +452,20 @@ def soft_beam_decode(
     _check(decoder, None, k=k, alpha=alpha, time=time, lengths=lengths, eos=eos)
     beam, parents, tokens = _start(decoder), [], []
     cost = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), len(decoder.embedding))
-    form = Form(reference=True)
     for t, width in enumerate(beam_widths(k, cost.shape[1], time, eos=eos is not None)):
-        new = _step(decoder, beam, cost, k=width, alpha=alpha, cost_scale=0.0, eos=eos, form=form)
+        new = _step(
+            decoder, beam, cost, k=width, alpha=alpha, cost_scale=0.0, eos=eos, form=REFERENCE
+        )
         parent, token = _map_pointers(new.p, vocab=cost.shape[1], marginal=marginal)
         if lengths is not None:
             on = (t < lengths)[:, None]
             stay = torch.arange(width).to(parent).clamp_max(beam.score.shape[1] - 1)
             parent, token = torch.where(on, parent, stay), torch.where(on, token, PAD)
             new = _freeze(new, beam, t < lengths)
-        parents.append(_widen(parent, k))
-        tokens.append(_widen(token, k))
+        parents.append(parent)
+        tokens.append(token)
         beam = new
-    return _rank_paths(decoder, beam, torch.stack(parents), torch.stack(tokens), lengths, eos)
+    return _rank_paths(decoder, beam, parents, tokens, lengths, eos)
 
 
 def _map_pointers(p: Tensor | None, *, vocab: int, marginal: bool) -> tuple[Tensor, Tensor]:
@@ -482,14 +484,14 @@ def _map_pointers(p: Tensor | None, *, vocab: int, marginal: bool) -> tuple[Tens
 def _rank_paths(
     decoder: Decoder,
     beam: SoftBeam,
-    parents: Tensor,
-    tokens: Tensor,
+    parents: list[Tensor],
+    tokens: list[Tensor],
     lengths: Tensor | None,
     eos: int | None,
 ) -> SoftHypotheses:
-    paths = follow_backpointers(parents, tokens)[:, : beam.score.shape[1]]
+    paths = follow_backpointers(parents, tokens)
     soft = beam.score.masked_fill(~beam.real, float("-inf"))
-    scores, order = soft.sort(-1, descending=True, stable=True)
+    scores, order = soft.sort(dim=-1, descending=True, stable=True)
     paths = paths.gather(1, order[..., None].expand_as(paths))
     counted = torch.stack([_scored(path, lengths, eos) for path in paths.unbind(1)], 1)
     hard = (_path_scores(decoder, paths) * counted).sum(-1).masked_fill(scores.isinf(), -torch.inf)

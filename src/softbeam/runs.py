@@ -16,7 +16,6 @@ from softbeam.config import RunConfig, from_yaml, to_yaml
 from softbeam.data.vocabulary import (
     SOURCE,
     TARGET,
-    Codec,
     Subwords,
     Vocabulary,
     load_codec,
@@ -160,7 +159,3 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{folder} is not a run folder: it has no {METRICS}")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-
-
-def same_vocabulary(a: Codec, b: Codec) -> bool:
-    return a.to_json() == b.to_json()

@@ -12,7 +12,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from os import PathLike, fspath
 from typing import NamedTuple, TypeVar
 
@@ -91,7 +90,12 @@ def read_columns(
     if word % least == tag % least:  # columns 0 and -1 of a single column
         least += 1
     split = _Splitter(separator=separator, least=least)
-    return _read_sentences(path, lambda line: _pair(line, split(line), word, tag), comment, bad)
+
+    def parse(line: Line) -> tuple[str, str]:
+        cells = split(line)
+        return _filled(line, (cells[word], cells[tag]), "a word and a tag")
+
+    return _read_sentences(path, parse, comment, bad)
 
 
 def read_supertags(
@@ -130,7 +134,7 @@ def read_ccg_auto(
             tuple(_label(category, pos, composite) for category, pos, _ in leaves),
         )
 
-    lines = (line for line in _lines(path) if not line.blank)
+    lines = (line for line in _lines(path) if line.raw.strip())
     return _collect(_blocks_from(lines, b"ID="), parse, bad, f"{fspath(path)} has no derivation")
 
 
@@ -204,7 +208,7 @@ def read_lines(
     """
     if blank not in BLANK_CHOICES:
         raise ValueError(f"blank={blank!r} is none of {', '.join(BLANK_CHOICES)}")
-    lines = (line for line in _lines(path) if blank != "skip" or not line.blank)
+    lines = (line for line in _lines(path) if blank != "skip" or line.raw.strip())
     parse = _words if blank != "keep" else lambda line: tuple(line.text().split())
     return _collect(lines, parse, bad, f"{fspath(path)} has no line of text")
 
@@ -216,10 +220,6 @@ class Line(NamedTuple):
     path: str
     number: int  # from 1
     raw: bytes  # without the line end
-
-    @property
-    def blank(self) -> bool:
-        return not self.raw.strip()
 
     def text(self, *, fallback: str | None = None) -> str:
         """The decoded line: UTF-8, or `fallback` where a line is not."""
@@ -292,13 +292,17 @@ def _read_sentences(
 
 
 def _sentence_blocks(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    for is_break, block in groupby(lines, lambda line: line.blank or _marks_document(line)):
-        if not is_break:
-            yield list(block)
-
-
-def _marks_document(line: Line) -> bool:
-    return line.raw.startswith(DOCUMENT_MARK) and line.raw.split()[0] == DOCUMENT_MARK
+    """Blocks of lines between blank lines and document marks."""
+    block: list[Line] = []
+    for line in lines:
+        start = line.raw.split(maxsplit=1)[:1]
+        if start and start != [DOCUMENT_MARK]:
+            block.append(line)
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def _blocks_from(lines: Iterable[Line], prefix: bytes) -> Iterator[list[Line]]:
@@ -323,7 +327,10 @@ class _Splitter:
     origin: str = ""
 
     def __call__(self, line: Line) -> list[str]:
-        cells = self._cells(line.text())
+        text = line.text()
+        # Not str.split(): a token may hold a no-break space.
+        divided = self.separator is not None
+        cells = text.split(self.separator) if divided else re.split(r"[ \t]+", text.strip(" \t"))
         if self.width is None and len(cells) >= self.least:
             self.width, self.origin = len(cells), f" as in line {line.number}"
         while self.width and len(cells) > self.width and not cells[-1]:  # a trailing separator
@@ -331,18 +338,8 @@ class _Splitter:
         if len(cells) != self.width:
             wanted = f"{self.width}" if self.width else f"at least {self.least}"
             expected, found = f"{wanted} columns{self.origin}", f"{len(cells)} in"
-            raise _Malformed(line, expected, f"{found} {_short(line.text())}")
+            raise _Malformed(line, expected, f"{found} {_short(text)}")
         return cells
-
-    def _cells(self, text: str) -> list[str]:
-        if self.separator is None:
-            return re.split(r"[ \t]+", text.strip(" \t"))
-        return text.split(self.separator)
-
-
-def _pair(line: Line, cells: list[str], word: int, tag: int) -> tuple[str, str]:
-    _filled(line, (cells[word], cells[tag]), "a word and a tag")
-    return cells[word], cells[tag]
 
 
 Cells = TypeVar("Cells", bound=Sequence[object])

@@ -48,6 +48,10 @@ class Task(ABC):
     def read(self, bad: BadLines | None) -> Corpus:
         """All splits as they are in the files."""
 
+    def tokens(self, line: str) -> tuple[str, ...]:
+        """A user's input line as source tokens."""
+        return tuple(line.split())
+
     def load(self) -> Corpus:
         """The splits, with the training split limited as asked; never an empty training split."""
         bad = BadLines()
@@ -220,6 +224,9 @@ class Translation(Task):
     lowercase: bool = False
     dev_share: float = 0.02
 
+    def tokens(self, line: str) -> tuple[str, ...]:
+        return tuple((line.lower() if self.lowercase else line).split())
+
     def read(self, bad: BadLines | None) -> Corpus:
         corpus = self.own(bad) if self.source else self.catalogued(bad)
         if self.lowercase:
@@ -316,6 +323,9 @@ class GraphemeToPhoneme(Pronouncing):
     """Letters to phonemes (stress digits removed): outputs of another length than inputs."""
 
     kind: ClassVar[Kind] = "transcription"
+
+    def tokens(self, line: str) -> tuple[str, ...]:
+        return tuple(line.strip().lower())
 
     def example(self, entry: Pronunciation) -> Example:
         return Example(tuple(entry.word), without_stress(entry.phones))

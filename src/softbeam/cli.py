@@ -1,0 +1,286 @@
+"""The command line. Nothing heavy is imported before a command is known to be well formed."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from softbeam import __version__
+from softbeam.errors import UserError
+
+ALIASES = {"--search": "--method"}
+
+
+class Parser(ArgumentParser):
+    """A parser whose complaints are one sentence and exit code 2."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise UserError(" ".join(message.split()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0 on success, 2 with one sentence on standard error for what a user can mend."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"softbeam {__version__}")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
+        return COMMANDS[words[0]](words[1:])
+    except UserError as error:
+        print(f"softbeam {words[0]}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("softbeam: interrupted", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    rows = [f"  {name:10} {command.__doc__.splitlines()[0]}" for name, command in COMMANDS.items()]  # type: ignore[union-attr]
+    return "\n".join(
+        [
+            "softbeam: train sequence models that know how they will be decoded.",
+            "",
+            "usage: softbeam COMMAND … (each has --help)",
+            "",
+            *rows,
+        ]
+    )
+
+
+def parser(command: str, description: str, **options: Any) -> Parser:
+    return Parser(prog=f"softbeam {command}", description=description, **options)
+
+
+def say_json(value: dict[str, Any]) -> None:
+    """One JSON object as the last line."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def train(words: list[str]) -> int:
+    """Train a model: softbeam train RECIPE [--data.train FILE …] --out RUN"""
+    from softbeam.config import run_parser, to_run
+    from softbeam.recipes import RECIPES
+
+    if not words or words[0] in ("-h", "--help"):
+        rows = [f"  {name:12} {(make.__doc__ or '').splitlines()[0]}" for name, make in RECIPES.items()]
+        print("usage: softbeam train RECIPE [--out RUN] [any field] (RECIPE --help lists them)\n")
+        print("\n".join(rows))
+        return 0
+    if words[0] not in RECIPES:
+        raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
+    recipe = RECIPES[words[0]]()
+    made = run_parser(
+        recipe,
+        parser_class=Parser,
+        prog=f"softbeam train {words[0]}",
+        description=RECIPES[words[0]].__doc__,
+        epilog=field_help({"data": recipe.data, "model": recipe.model}),
+    )
+    made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+    made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+    parsed = made.parse_args(words[1:])
+    config = to_run(made, parsed)
+    from softbeam.train import train as run
+
+    summary = run(config, Path(parsed.out), quiet=parsed.quiet)
+    show_summary(parsed.out, summary)
+    if parsed.json:
+        say_json({"run": parsed.out} | summary)
+    return 0
+
+
+def field_help(parts: dict[str, Any]) -> str:
+    """The flags of the recipe's own classes, one on a line."""
+    from docstring_parser import parse
+
+    lines = []
+    for prefix, value in parts.items():
+        lines.append(f"{prefix} ({type(value).__name__}):")
+        documented = {
+            p.arg_name: p.description or ""
+            for cls in reversed(type(value).__mro__)
+            for p in parse(cls.__doc__ or "").params
+        }
+        for f in fields(value):
+            text = " ".join(documented.get(f.name, "").split())
+            lines.append(f"  --{prefix}.{f.name} (now {getattr(value, f.name)})\n        {text}")
+    return "\n".join(lines)
+
+
+def show_summary(out: str, summary: dict[str, Any]) -> None:
+    shown = [f"{k} {v:.2f}" for k, v in summary["metrics"].items() if isinstance(v, float)]
+    seconds = f"{summary['seconds']:.0f} s"
+    print(f"{out}: dev {', '.join(shown)} (epoch {summary['epoch'] + 1}, {seconds})")
+
+
+def search_arguments(made: Parser) -> None:
+    """The run folder and the flags of a search, shared by decode and evaluate."""
+    from softbeam.config import Search
+
+    made.add_argument("run", type=str, help="folder of a finished run")
+    made.add_class_arguments(Search, None)
+    made.add_argument("--threads", type=int, default=1, help="processor threads")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
+    """Parsed arguments and their `Search`; `--search` is the method, and --nbest needs a beam."""
+    from softbeam.config import Search
+
+    parsed = made.parse_args([ALIASES.get(word, word) for word in words])
+    search = Search(**{f.name: parsed[f.name] for f in fields(Search)})
+    if search.beam < 1:
+        raise UserError(f"--beam {search.beam}: must be at least 1")
+    limit = search.beam if search.method == "beam" else 1
+    if not 1 <= search.nbest <= limit:
+        raise UserError(f"--nbest {search.nbest}: must be from 1 to {limit} with {search.method}")
+    return parsed, search
+
+
+def decode(words: list[str]) -> int:
+    """Outputs for new inputs: softbeam decode RUN --input FILE [--search beam --beam 5 --nbest 3]"""
+    made = parser("decode", "Outputs of a run for new inputs, one on a line (- reads standard input).")
+    search_arguments(made)
+    made.add_argument("--input", type=str, required=True, help="inputs, one on a line; - for stdin")
+    made.add_argument("--output", type=str, default=None, help="file; standard output if not given")
+    made.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
+    parsed, search = parse_search(made, words)
+    from softbeam import inference
+
+    run = inference.load(Path(parsed.run), threads=parsed.threads)
+    lines = inference.read_inputs(parsed.input)
+    outputs = inference.decode_lines(run, lines, search, quiet=parsed.quiet)
+    text = inference.render(lines, outputs, style=parsed.format, nbest=search.nbest)
+    if parsed.output is None:
+        sys.stdout.write(text)
+    else:
+        inference.write_text(Path(parsed.output), text)
+    return 0
+
+
+def evaluate(words: list[str]) -> int:
+    """Score a run: softbeam evaluate RUN --split dev [--search beam --beam 3] [--json]"""
+    made = parser("evaluate", "Decode a split of a run's data and score it.")
+    search_arguments(made)
+    made.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
+    made.add_argument("--output", type=str, default=None, help="also write the outputs here")
+    parsed, search = parse_search(made, words)
+    from softbeam import inference
+
+    run = inference.load(Path(parsed.run), threads=parsed.threads)
+    found = inference.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
+    if parsed.output is not None:
+        inference.write_text(Path(parsed.output), found.pop("text"))
+    found.pop("text", None)
+    for name, value in found["metrics"].items():
+        print(f"{name:24} {value:.2f}" if isinstance(value, float) else f"{name:24} {value}")
+    if parsed.json:
+        say_json({"run": parsed.run, "split": parsed.split} | found)
+    return 0
+
+
+def data(words: list[str]) -> int:
+    """The catalogue of corpora: softbeam data list | show NAME | fetch NAME"""
+    from softbeam.data import catalogue
+
+    made = parser("data", "list: what there is; show NAME: origin, licence, files; fetch NAME: get it.")
+    made.add_argument("action", type=str, choices=["list", "show", "fetch"])
+    made.add_argument("name", type=str, nargs="?", default=None)
+    made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
+    parsed = made.parse_args(words)
+    if parsed.action == "list":
+        rows = {name: catalogue.describe(name) for name in catalogue.names()}
+        for name, row in rows.items():
+            print(f"{name:16} {row['title']}")
+        if parsed.json:
+            say_json({"corpora": rows})
+        return 0
+    if parsed.name is None:
+        raise UserError(f"{parsed.action} needs a name; there are {', '.join(catalogue.names())}")
+    if parsed.action == "show":
+        shown = catalogue.describe(parsed.name)
+        print(json.dumps(shown, indent=1, default=str, ensure_ascii=False))
+        if parsed.json:
+            say_json(json.loads(json.dumps(shown, default=str)))
+        return 0
+    paths = [str(path) for path in catalogue.fetch(parsed.name)]
+    print("\n".join(paths))
+    if parsed.json:
+        say_json({"name": parsed.name, "files": paths})
+    return 0
+
+
+def demo(words: list[str]) -> int:
+    """The whole story on packaged data in a few minutes: softbeam demo [--out runs/demo]"""
+    made = parser("demo", "Train small models on packaged data, compare greedy and beam, report.")
+    made.add_argument("--out", type=str, default="runs/demo", help="folder for runs and report")
+    made.add_argument("--words", type=int, default=8000, help="dictionary words to train on")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+    made.add_argument("--json", action="store_true", help="the table as a last line of JSON")
+    parsed = made.parse_args(words)
+    if parsed.words < 1:
+        raise UserError(f"--words {parsed.words}: must be at least 1")
+    from softbeam.demo import demo as run
+
+    rows = run(Path(parsed.out), words=parsed.words, quiet=parsed.quiet)
+    if parsed.json:
+        say_json({"rows": rows, "report": str(Path(parsed.out) / "report.html")})
+    return 0
+
+
+def report(words: list[str]) -> int:
+    """One self-contained HTML page about runs: softbeam report DIR… [--out report.html]"""
+    made = parser("report", "Tables and learning curves of run folders, as one HTML file.")
+    made.add_argument("runs", type=str, nargs="+", help="run folders, or folders of run folders")
+    made.add_argument("--out", type=str, default="report.html", help="the file to write")
+    parsed = made.parse_args(words)
+    from softbeam.report import write_report
+
+    print(write_report([Path(r) for r in parsed.runs], Path(parsed.out)))
+    return 0
+
+
+def bench(words: list[str]) -> int:
+    """Measure speed: softbeam bench train [--json]"""
+    made = parser("bench", "train: cross-entropy training against a bare loop over torch.nn.LSTM.")
+    made.add_argument("what", type=str, choices=["train"])
+    made.add_argument("--repeats", type=int, default=15, help="rounds; medians are reported")
+    made.add_argument("--threads", type=int, default=1, help="processor threads")
+    made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
+    parsed = made.parse_args(words)
+    if parsed.repeats < 1:
+        raise UserError(f"--repeats {parsed.repeats}: must be at least 1")
+    from softbeam.bench.train import run
+
+    found = run(repeats=parsed.repeats, threads=parsed.threads)
+    for row in found["rows"]:
+        print(
+            f"{row['model']:24} softbeam {row['tokens_per_s']:9,.0f} tokens/s  "
+            f"bare {row['bare_tokens_per_s']:9,.0f} tokens/s  ratio {row['ratio']:.2f}"
+        )
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    command.__name__: command for command in (train, decode, evaluate, data, demo, report, bench)
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""A finished run at work: decode a user's lines, score a split."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softbeam.config import Search
+from softbeam.data.readers import read_lines
+from softbeam.errors import UserError
+from softbeam.evaluate import Output, decode, evaluate_outputs
+from softbeam.progress import Progress
+from softbeam.runs import Run, load_run
+
+
+def load(folder: Path, *, threads: int) -> Run:
+    """The run on the best device there is."""
+    torch.set_num_threads(threads)
+    run = load_run(folder)
+    found = torch.accelerator.current_accelerator()
+    run.model.to(found if found is not None and torch.accelerator.is_available() else "cpu")
+    return run
+
+
+def read_inputs(path: str) -> list[str]:
+    """The lines to decode, from a file (plain or .gz) or from standard input."""
+    if path == "-":
+        return [line.rstrip("\r\n") for line in sys.stdin]
+    return [" ".join(tokens) for tokens in read_lines(path)]
+
+
+def decode_lines(
+    run: Run, lines: Sequence[str], search: Search, *, quiet: bool
+) -> list[list[Output]]:
+    """Outputs for each line, best first; an empty line is an error that names it."""
+    sources = [run.config.data.tokens(line) for line in lines]
+    empty = [i for i, source in enumerate(sources, 1) if not source]
+    if empty:
+        raise UserError(f"input line {empty[0]}: expected at least one token, found an empty line")
+    with Progress("decode", len(sources), quiet=quiet) as progress:
+        return decode(run.model, sources, run.codecs, search, on_batch=progress.advance)
+
+
+def render(
+    lines: Sequence[str], outputs: Sequence[Sequence[Output]], *, style: str, nbest: int
+) -> str:
+    """One output on a line; with n-best or as JSONL also its input's number and score."""
+    rows = []
+    for number, (line, found) in enumerate(zip(lines, outputs, strict=True)):
+        for rank, output in enumerate(found):
+            text = " ".join(output.tokens)
+            if style == "jsonl":
+                row = {"line": number, "rank": rank, "score": output.score}
+                rows.append(json.dumps(row | {"input": line, "output": text}, ensure_ascii=False))
+            else:
+                rows.append(f"{number}\t{output.score:.4f}\t{text}" if nbest > 1 else text)
+    return "".join(row + "\n" for row in rows)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The text in a file, whole or not at all."""
+    beside = path.with_name(path.name + ".tmp")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def evaluate_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict[str, Any]:
+    """The metrics of a split, with the search that gave them, and the outputs as text."""
+    started = time.monotonic()
+    examples = run.config.data.load().split(split)
+    with Progress(f"decode {split}", len(examples), quiet=quiet) as progress:
+        metrics, outputs = evaluate_outputs(
+            run.model,
+            examples,
+            run.config.data.kind,
+            run.codecs,
+            search,
+            on_batch=progress.advance,
+        )
+    return {
+        "search": asdict(search),
+        "metrics": metrics,
+        "sentences": len(outputs),
+        "seconds": round(time.monotonic() - started, 2),
+        "text": "".join(" ".join(tokens) + "\n" for tokens in outputs),
+    }

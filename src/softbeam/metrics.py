@@ -1,0 +1,331 @@
+"""Accuracy, span F1, BLEU, chrF, edit distance, and paired bootstrap tests. All in percent.
+
+Lists of predicted and gold sequences must be equally long and not empty. The counting is left to
+nervaluate, sacrebleu and rapidfuzz, which are imported only where they are used.
+"""
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+Sequences = Sequence[Sequence[str]]
+OUTSIDE = "O"
+
+
+def token_accuracy(predicted: Sequences, gold: Sequences) -> float:
+    """The share of tokens that are right.
+
+    A token that the prediction lacks, or has beyond the end of the gold sequence, is one wrong
+    token, so that the figure stays between 0 and 100 and equal lengths give the usual accuracy.
+    """
+    _check_lengths(predicted=predicted, gold=gold)
+    pairs = list(zip(predicted, gold, strict=True))
+    right = sum(sum(a == b for a, b in zip(p, g, strict=False)) for p, g in pairs)
+    total = sum(max(len(p), len(g)) for p, g in pairs)
+    if not total:
+        raise ValueError("there is no token in predicted or gold")
+    return 100 * right / total
+
+
+def sequence_accuracy(predicted: Sequences, gold: Sequences) -> float:
+    """The share of sequences that are right in every token and in length."""
+    _check_lengths(predicted=predicted, gold=gold)
+    right = sum(list(p) == list(g) for p, g in zip(predicted, gold, strict=True))
+    return 100 * right / len(gold)
+
+
+def looks_like_iob(labels: Iterable[str]) -> bool:
+    """Whether every label is `O`, `B-type` or `I-type`, and one of them is not `O`."""
+    found = set(labels)
+    return all(map(_is_iob, found)) and not found <= {OUTSIDE}
+
+
+def span_f1(predicted: Sequences, gold: Sequences) -> dict[str, Any]:
+    """Strict micro precision, recall and f1 of labelled spans, and `f1_by_type`.
+
+    A span is right if its type and both ends are. As in conlleval, an `I-` that continues nothing
+    of its type begins a span. Where one of two sequences is shorter, it counts as `O` from there
+    on; a predicted label outside the scheme counts as `O`, and `not_iob` says how many did.
+    Without any predicted (gold) span, precision (recall) is 0.
+    """
+    from nervaluate.evaluator import Evaluator
+
+    _check_lengths(predicted=predicted, gold=gold)
+    if wrong := sorted({label for labels in gold for label in labels if not _is_iob(label)}):
+        raise ValueError(f"gold label {wrong[0]!r} is none of O, B-type, I-type")
+    lengths = [max(len(p), len(g)) for p, g in zip(predicted, gold, strict=True)]
+    result = Evaluator(
+        _iob_lists(gold, lengths),
+        _iob_lists(predicted, lengths),
+        tags=sorted(_span_types(gold) | _span_types(predicted)),
+        loader="list",
+    ).evaluate()
+    strict = result["overall"]["strict"]
+    by_type = sorted(result["entities"].items())
+    return {
+        "precision": 100.0 * strict.precision,
+        "recall": 100.0 * strict.recall,
+        "f1": 100.0 * strict.f1,
+        "f1_by_type": {name: 100.0 * found["strict"].f1 for name, found in by_type},
+        "not_iob": sum(not _is_iob(label) for labels in predicted for label in labels),
+    }
+
+
+def bleu(
+    predicted: Sequence[str],
+    references: Sequences,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict[str, Any]:
+    """Corpus BLEU of sacrebleu, with its signature; `references` has a list per sentence.
+
+    `length_ratio` is system over (closest) reference length. Text whose tokens are divided by
+    spaces already wants tokenize="none". As BLEU is defined, a text without a single 4-gram
+    scores 0 even if it is perfect.
+    """
+    _check_references(predicted, references)
+    metric = _bleu_metric(tokenize, lowercase)
+    score = metric.corpus_score(list(predicted), _transpose(references))
+    return {
+        "score": float(score.score),
+        "signature": str(metric.get_signature()),
+        "precisions": [float(precision) for precision in score.precisions],
+        "length_ratio": float(score.ratio),
+        "brevity_penalty": float(score.bp),
+    }
+
+
+def chrf(
+    predicted: Sequence[str],
+    references: Sequences,
+    *,
+    word_order: int = 0,
+    lowercase: bool = False,
+) -> dict[str, Any]:
+    """Corpus chrF of sacrebleu (chrF++ with word_order=2), with its signature."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    _check_references(predicted, references)
+    metric = CHRF(word_order=word_order, lowercase=lowercase)
+    score = metric.corpus_score(list(predicted), _transpose(references))
+    return {"score": float(score.score), "signature": str(metric.get_signature())}
+
+
+def bleu_by_length(
+    predicted: Sequence[str],
+    references: Sequences,
+    source_lengths: Sequence[int],
+    *,
+    edges: Sequence[int] = (10, 15, 20, 30),
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> list[dict[str, Any]]:
+    """BLEU of the sentences whose source has at most 10 tokens, 11 to 15, ..., more than 30.
+
+    Each bucket has `above` (exclusive), `at_most` (None in the last), `sentences`, and the `score`
+    and `length_ratio` of `bleu`, None where it has no sentence.
+    """
+    _check_lengths(predicted=predicted, source_lengths=source_lengths)
+    if any(low >= high for low, high in pairwise([0, *edges])):
+        raise ValueError(f"edges={tuple(edges)} must be positive and increase")
+    buckets = []
+    for bucket, (above, at_most) in enumerate(pairwise([0, *edges, None])):
+        inside = [i for i, n in enumerate(source_lengths) if bisect_left(edges, n) == bucket]
+        found = {"score": None, "length_ratio": None}
+        if inside:
+            found = bleu(
+                [predicted[i] for i in inside],
+                [references[i] for i in inside],
+                tokenize=tokenize,
+                lowercase=lowercase,
+            )
+        size = {"above": above, "at_most": at_most, "sentences": len(inside)}
+        buckets.append(size | {name: found[name] for name in ("score", "length_ratio")})
+    return buckets
+
+
+def error_rates(predicted: Sequences, references: Sequence[Sequences]) -> dict[str, float]:
+    """Edit distance to the nearest reference per token of it, and the share of wrong sequences.
+
+    `references` has a list per sentence; of equally near ones the longest counts. Insertions can
+    take the token error rate beyond 100.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    _check_references(predicted, references)
+    distances, lengths = [], []
+    for tokens, accepted in zip(predicted, references, strict=True):
+        found = [(Levenshtein.distance(tokens, r), -len(r)) for r in accepted]
+        distance, minus_length = min(found)
+        distances.append(distance)
+        lengths.append(-minus_length)
+    if not sum(lengths):
+        raise ValueError("there is no token in references")
+    return {
+        "token_error_rate": 100 * sum(distances) / sum(lengths),
+        "sequence_error_rate": 100 * sum(map(bool, distances)) / len(distances),
+    }
+
+
+def mean(scores: Any) -> float:
+    """The mean of an array: the statistic of systems whose scores are one number per sentence."""
+    return float(scores.mean())
+
+
+def paired_bootstrap(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    statistic: Callable[[Any], float] = mean,
+) -> dict[str, Any]:
+    """How sure the difference of two systems is, from their scores on the same sentences.
+
+    Draws sentences with replacement, the same for both, and returns `difference` (of a over b),
+    its 95 % percentile `interval` and a two-sided `p_value`. Swapping a and b changes only signs.
+    A sentence's score is a number, or a row of numbers (right and all tokens, say) that
+    `statistic` turns into one figure: it is called with an array of resampled sentences.
+    """
+    import numpy
+
+    _check_lengths(a=a, b=b)
+    _check_samples(samples)
+    scores = numpy.asarray(a, dtype=float), numpy.asarray(b, dtype=float)
+    for name, array in zip("ab", scores, strict=True):
+        if not numpy.isfinite(array).all():
+            raise ValueError(f"{name} has scores that are not finite")
+    rng = numpy.random.default_rng(seed)
+    differences = numpy.empty(samples)
+    for sample in range(samples):
+        rows = rng.integers(len(a), size=len(a))
+        differences[sample] = statistic(scores[0][rows]) - statistic(scores[1][rows])
+    tail = min((differences <= 0).sum(), (differences >= 0).sum())
+    low, high = numpy.percentile(differences, [2.5, 97.5])
+    return {
+        "difference": float(statistic(scores[0]) - statistic(scores[1])),
+        "interval": (float(low), float(high)),
+        "p_value": min(1.0, 2 * (int(tail) + 1) / (samples + 1)),
+    }
+
+
+def paired_bootstrap_bleu(
+    a: Sequence[str],
+    b: Sequence[str],
+    references: Sequences,
+    *,
+    samples: int = 1000,
+    seed: int = 12345,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict[str, Any]:
+    """sacrebleu's paired bootstrap test of two translations, in this process.
+
+    Returns `a` and `b` (each with `score`, and `mean` and `half_width` of the 95 % interval over
+    resamples), `difference` of a over b, the `p_value`, and the `signature`. sacrebleu gives equal
+    scores the smallest p-value there is; here equal scores have p-value 1.
+    """
+    from sacrebleu.significance import PairedTest
+
+    _check_lengths(a=a, b=b)
+    _check_references(a, references)
+    _check_samples(samples)
+    if seed < 1:
+        raise ValueError(f"seed={seed} must be at least 1: sacrebleu takes 0 for no seed")
+    with _sacrebleu_seed(seed):
+        signatures, scores = PairedTest(
+            [("a", list(a)), ("b", list(b))],
+            {"BLEU": _bleu_metric(tokenize, lowercase)},
+            _transpose(references),
+            test_type="bs",
+            n_samples=samples,
+            n_jobs=1,
+        )()
+    results: dict[str, Any] = dict(zip("ab", scores["BLEU"], strict=True))
+    difference = float(results["a"].score - results["b"].score)
+    return {
+        **{name: _bootstrapped(result) for name, result in results.items()},
+        "difference": difference,
+        "p_value": float(results["b"].p_value) if difference else 1.0,
+        "signature": str(signatures["BLEU"]),
+    }
+
+
+def _check_lengths(**lists: Collection[object]) -> None:
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(" but ".join(f"{name} has {n} entries" for name, n in lengths.items()))
+    if not all(lengths.values()):
+        raise ValueError(f"{' and '.join(lengths)} are empty: there is nothing to score")
+
+
+def _check_references(predicted: Sequence[Any], references: Sequence[Sequence[Any]]) -> None:
+    _check_lengths(predicted=predicted, references=references)
+    for number, accepted in enumerate(references):
+        if isinstance(accepted, str) or not accepted:
+            raise ValueError(f"references[{number}] must be a list of one or more references")
+
+
+def _check_samples(samples: int) -> None:
+    if samples < 1:
+        raise ValueError(f"samples={samples} must be at least 1")
+
+
+def _is_iob(label: str) -> bool:
+    return label == OUTSIDE or (label[:2] in ("B-", "I-") and len(label) > 2)
+
+
+def _span_types(sequences: Sequences) -> set[str]:
+    labels = {label for labels in sequences for label in labels}
+    return {label[2:] for label in labels if _is_iob(label)} - {""}
+
+
+def _iob_lists(sequences: Sequences, lengths: Sequence[int]) -> list[list[str]]:
+    """Lists of labels of the given lengths, with `O` for what is missing or outside the scheme."""
+    known = {label for labels in sequences for label in labels if _is_iob(label)}
+    return [
+        [label if label in known else OUTSIDE for label in labels]
+        + [OUTSIDE] * (length - len(labels))
+        for labels, length in zip(sequences, lengths, strict=True)
+    ]
+
+
+def _transpose(references: Sequences) -> list[list[Any]]:
+    """sacrebleu's layout: a list for each rank of reference, None where a sentence has no more."""
+    most = max(map(len, references))
+    return [[r[rank] if rank < len(r) else None for r in references] for rank in range(most)]
+
+
+def _bleu_metric(tokenize: str, lowercase: bool) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(f"tokenize={tokenize!r} is none of {', '.join(BLEU.TOKENIZERS)}")
+    # force: no warning about tokenized text where the caller says that it is
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+
+
+def _bootstrapped(result: Any) -> dict[str, float]:
+    return {
+        "score": float(result.score),
+        "mean": float(result.mean),
+        "half_width": float(result.ci),
+    }
+
+
+@contextmanager
+def _sacrebleu_seed(seed: int) -> Iterator[None]:
+    """The environment variable by which sacrebleu is seeded, for a while."""
+    before = os.environ.get("SACREBLEU_SEED")
+    os.environ["SACREBLEU_SEED"] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SACREBLEU_SEED"]
+        else:
+            os.environ["SACREBLEU_SEED"] = before

@@ -1,0 +1,97 @@
+"""Run folders to one self-contained HTML page: results, learning curves, settings."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from softbeam.errors import MissingExtra, UserError
+from softbeam.runs import CONFIG, METRICS, read_metrics, read_summary
+
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
+
+
+def write_report(
+    folders: Sequence[Path], out: Path, *, title: str = "softbeam", table: Sequence[Any] = ()
+) -> Path:
+    """The page about all runs in the folders; text in it is escaped. Returns its path."""
+    runs = [describe(folder) for folder in find_runs(folders)]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        title=title, runs=runs, table=list(table), curves=curves(runs)
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """The run folders themselves, or the runs directly inside each folder."""
+    found: list[Path] = []
+    for folder in folders:
+        inside = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("*/" + CONFIG))
+        runs = [path if path.is_dir() else path.parent for path in inside]
+        if not runs:
+            raise UserError(f"{folder} holds no run: no {CONFIG} in it or one level below")
+        found.extend(runs)
+    return found
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What the page shows of a run."""
+    rows = read_metrics(folder) if (folder / METRICS).exists() else []
+    environment = folder / "environment.json"
+    return {
+        "name": folder.name,
+        "config": (folder / CONFIG).read_text(encoding="utf-8"),
+        "summary": read_summary(folder),
+        "environment": json.loads(environment.read_text("utf-8")) if environment.exists() else {},
+        "train": [r for r in rows if r["kind"] == "train"],
+        "dev": [r for r in rows if r["kind"] == "dev"],
+    }
+
+
+def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Two figures of all runs: training loss and dev score against updates, as inline SVG."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra("matplotlib", "report") from None
+    matplotlib.use("Agg")
+    loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
+    dev = [(r["name"], *series(r["dev"], "score")) for r in runs if r["dev"]]
+    made = [("Training loss", "loss", loss), ("Dev score (more is better)", "score", dev)]
+    return [{"title": t, "svg": figure(label, lines)} for t, label, lines in made if lines]
+
+
+def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Values against the updates of the whole run: a second stage goes on where the first ended."""
+    x: list[int] = []
+    offset, stage = 0, rows[0]["stage"]
+    for row in rows:
+        if row["stage"] != stage:
+            offset, stage = x[-1], row["stage"]
+        x.append(offset + row["update"])
+    return x, [row[name] for row in rows]
+
+
+def figure(label: str, lines: Sequence[tuple[str, list[int], list[float]]]) -> str:
+    """A line chart as SVG text that takes its colours from the page."""
+    from matplotlib.figure import Figure
+
+    chart = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = chart.add_subplot()
+    for number, (name, x, y) in enumerate(lines):
+        axes.plot(x, y, label=name, color=f"C{number}", marker="o" if len(x) < 20 else None, ms=3)
+    axes.set_xlabel("update")
+    axes.set_ylabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    text = io.StringIO()
+    chart.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("#000000", "currentColor").replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

@@ -1,0 +1,437 @@
+"""Metrics against hand-counted cases and plain loops that share no code with them."""
+
+import math
+import os
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softbeam.metrics import (
+    bleu,
+    bleu_by_length,
+    chrf,
+    error_rates,
+    looks_like_iob,
+    paired_bootstrap,
+    paired_bootstrap_bleu,
+    sequence_accuracy,
+    span_f1,
+    token_accuracy,
+)
+
+LAWS = settings(max_examples=80, deadline=None)
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+# Accuracy
+
+
+def test_accuracies_by_hand():
+    gold = [words("a b c"), words("a"), words("a b c d")]
+    predicted = [words("a x c"), words("a"), words("a b x x")]
+    assert token_accuracy(predicted, gold) == 100 * 5 / 8
+    assert sequence_accuracy(predicted, gold) == pytest.approx(100 / 3)
+    assert token_accuracy(gold, gold) == sequence_accuracy(gold, gold) == 100
+
+
+def test_missing_and_extra_tokens_are_wrong():
+    assert token_accuracy([["a", "b"]], [words("a b c d")]) == 50
+    assert token_accuracy([words("a b c d")], [["a", "b"]]) == 50
+    assert token_accuracy([[]], [["a"]]) == 0
+    assert sequence_accuracy([["a", "b"]], [words("a b c")]) == 0
+
+
+def test_tuples_equal_lists():
+    assert sequence_accuracy([("a", "b")], [["a", "b"]]) == 100
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: token_accuracy([["a"]], [["a"], ["b"]]),
+        lambda: sequence_accuracy([["a"]], [["a"], ["b"]]),
+        lambda: span_f1([["O"]], [["O"], ["O"]]),
+        lambda: bleu(["a"], [["a"], ["b"]]),
+        lambda: chrf(["a"], [["a"], ["b"]]),
+        lambda: error_rates([["a"]], [[["a"]], [["b"]]]),
+        lambda: paired_bootstrap([1.0], [1.0, 2.0]),
+        lambda: paired_bootstrap_bleu(["a"], ["a", "b"], [["a"], ["b"]]),
+        lambda: bleu_by_length(["a"], [["a"]], [1, 2]),
+    ],
+)
+def test_different_numbers_of_entries_are_an_error_that_names_both(call):
+    with pytest.raises(ValueError, match=r"has 1 entries but \w+ has 2 entries"):
+        call()
+
+
+def test_nothing_to_score_is_an_error():
+    for call in (token_accuracy, sequence_accuracy, span_f1, bleu, chrf, error_rates):
+        with pytest.raises(ValueError, match="nothing to score"):
+            call([], [])
+    with pytest.raises(ValueError, match="no token"):
+        token_accuracy([[]], [[]])
+    with pytest.raises(ValueError, match="no token"):
+        error_rates([[]], [[[]]])
+
+
+# Spans
+
+
+def spans(labels: list[str]) -> set[tuple[str, int, int]]:
+    """(type, start, end) of each chunk, end exclusive: the oracle, in a plain loop."""
+    found = set()
+    position = 0
+    while position < len(labels):
+        if labels[position] == "O":
+            position += 1
+            continue
+        kind, end = labels[position][2:], position + 1
+        while end < len(labels) and labels[end] == f"I-{kind}":
+            end += 1
+        found.add((kind, position, end))
+        position = end
+    return found
+
+
+def plain_f1(predicted: list[list[str]], gold: list[list[str]], kind: str | None = None) -> list:
+    right = said = true = 0
+    for p, g in zip(predicted, gold, strict=True):
+        ours = {s for s in spans(p) if kind in (None, s[0])}
+        theirs = {s for s in spans(g) if kind in (None, s[0])}
+        right, said, true = right + len(ours & theirs), said + len(ours), true + len(theirs)
+    precision, recall = right / max(said, 1), right / max(true, 1)
+    f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    return [100 * precision, 100 * recall, 100 * f1]
+
+
+def test_spans_by_hand():
+    gold = [words("B-PER I-PER O B-LOC"), words("B-ORG B-ORG O")]
+    predicted = [words("B-PER I-PER O B-ORG"), words("B-ORG I-ORG O")]
+    found = span_f1(predicted, gold)  # one of three predicted, one of four gold
+    assert found["precision"] == pytest.approx(100 / 3)
+    assert found["recall"] == pytest.approx(25)
+    assert found["f1"] == pytest.approx(200 / 7)
+    assert found["f1_by_type"] == {"LOC": 0.0, "ORG": 0.0, "PER": 100.0}
+
+
+def test_an_inside_label_that_continues_nothing_begins_a_span():
+    found = span_f1([words("I-PER I-PER O I-LOC I-PER")], [words("B-PER I-PER O B-LOC B-PER")])
+    assert found["f1"] == 100
+
+
+label = st.sampled_from(["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-LOCderiv", "I-LOCderiv"])
+tagged = st.integers(0, 8).flatmap(
+    lambda n: st.tuples(*[st.lists(label, min_size=n, max_size=n)] * 2)
+)
+
+
+@LAWS
+@given(st.lists(tagged, min_size=1, max_size=6))
+def test_span_f1_equals_a_plain_loop(pairs):
+    predicted, gold = [p for p, _ in pairs], [g for _, g in pairs]
+    found = span_f1(predicted, gold)
+    assert [found[x] for x in ("precision", "recall", "f1")] == pytest.approx(
+        plain_f1(predicted, gold)
+    )
+    for kind, f1 in found["f1_by_type"].items():
+        assert f1 == pytest.approx(plain_f1(predicted, gold, kind)[2])
+    seen = {kind for labels in predicted + gold for kind, _, _ in spans(labels)}
+    assert set(found["f1_by_type"]) == seen
+
+
+def test_shorter_longer_and_foreign_predictions_count_as_outside():
+    gold = [words("B-PER O"), words("B-PER I-PER"), words("O B-LOC")]
+    predicted = [words("B-PER O O B-LOC"), words("B-PER"), words("<unk> B-LOC")]
+    found = span_f1(predicted, gold)
+    assert found["not_iob"] == 1
+    assert (found["precision"], found["recall"]) == (50.0, pytest.approx(200 / 3))
+
+
+def test_without_spans_the_figures_are_zero_and_gold_must_be_iob():
+    found = span_f1([["O"]], [["O"]])
+    assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
+    with pytest.raises(ValueError, match="gold label 'NP' is none of"):
+        span_f1([["O"]], [["NP"]])
+
+
+@pytest.mark.parametrize(
+    ("labels", "answer"),
+    [
+        (["O", "B-PER", "I-PER"], True),
+        (["I-PER"], True),
+        (["O"], False),
+        ([], False),
+        (["O", "B-PER", "NP"], False),
+        (["B-"], False),
+        (["B", "I", "O"], False),
+        (["NP", "S\\NP"], False),
+    ],
+)
+def test_looks_like_iob(labels, answer):
+    assert looks_like_iob(labels) is answer
+    assert looks_like_iob(set(labels)) is answer
+
+
+# BLEU and chrF
+
+
+def plain_bleu(predicted: list[str], references: list[list[str]]) -> dict:
+    """Papineni et al. (2002) with the smoothing of mteval-v13a, in plain loops."""
+    right, total, system, reference = [0] * 4, [0] * 4, 0, 0
+    for text, accepted in zip(predicted, references, strict=True):
+        tokens, others = text.split(), [r.split() for r in accepted]
+        system += len(tokens)
+        reference += min((abs(len(o) - len(tokens)), len(o)) for o in others)[1]
+        for n in range(1, 5):
+            counts = grams(tokens, n)
+            total[n - 1] += sum(counts.values())
+            for gram, count in counts.items():
+                right[n - 1] += min(count, max(grams(o, n)[gram] for o in others))
+    precisions, halvings = [], 0
+    for correct, all_of_them in zip(right, total, strict=True):
+        halvings += not correct
+        precisions.append((correct or 0.5**halvings) / all_of_them)
+    penalty = min(1.0, math.exp(1 - reference / system))
+    return {
+        "score": 100 * penalty * math.prod(precisions) ** 0.25,
+        "precisions": [100 * p for p in precisions],
+        "brevity_penalty": penalty,
+        "length_ratio": system / reference,
+    }
+
+
+def grams(tokens: list[str], n: int) -> Counter:
+    return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+
+
+text = st.lists(st.sampled_from("abcd"), min_size=4, max_size=9).map(" ".join)
+translated = st.tuples(text, st.lists(text, min_size=1, max_size=3))
+
+
+@LAWS
+@given(st.lists(translated, min_size=1, max_size=5))
+def test_bleu_equals_plain_loops(pairs):
+    predicted, references = [p for p, _ in pairs], [r for _, r in pairs]
+    found = bleu(predicted, references, tokenize="none")
+    if not any(set(p.split()) & set(" ".join(r).split()) for p, r in pairs):
+        assert found["score"] == 0  # sacrebleu does not smooth where nothing at all is right
+        return
+    for name, value in plain_bleu(predicted, references).items():
+        assert found[name] == pytest.approx(value), name
+
+
+def test_bleu_of_identical_text_is_100_and_carries_a_signature():
+    texts = ["The cat, it sat on the mat.", "Hello there, my old friend!"]
+    found = bleu(texts, [[text, "something else"] for text in texts])
+    assert found["score"] == pytest.approx(100)
+    assert found["length_ratio"] == found["brevity_penalty"] == 1
+    for part in ("nrefs:2", "case:mixed", "tok:13a", "smooth:exp", "version:"):
+        assert part in found["signature"]
+    assert chrf(texts, [[text] for text in texts])["score"] == pytest.approx(100)
+    assert "nrefs:var" in bleu(texts, [texts[:1], texts])["signature"]
+
+
+def test_options_of_bleu_and_chrf_matter():
+    lower, upper = ["the cat , it sat"], [["The cat, it SAT"]]
+    plain = bleu(lower, upper, tokenize="none")["score"]
+    tokenized = bleu(lower, upper)["score"]
+    assert plain < tokenized < bleu(lower, upper, lowercase=True)["score"] == pytest.approx(100)
+    assert chrf(lower, upper)["score"] < chrf(lower, upper, lowercase=True)["score"]
+    assert "nw:2" in chrf(lower, upper, word_order=2)["signature"]
+    with pytest.raises(ValueError, match="tokenize='moses' is none of .*13a"):
+        bleu(lower, upper, tokenize="moses")
+
+
+def test_a_text_without_4_grams_scores_0():
+    assert bleu(["yes it is"], [["yes it is"]])["score"] == 0
+
+
+def test_chrf_by_hand():
+    # One character n-gram order at a time, without spaces: 1-grams 2/3, 2-grams 1/2, 3-grams 0.
+    found = chrf(["ab x"], [["ab y"]])["score"]
+    assert found == pytest.approx(100 * (2 / 3 + 1 / 2 + 0) / 3)
+
+
+def test_references_must_be_lists_and_not_empty():
+    with pytest.raises(ValueError, match=r"references\[1\]"):
+        bleu(["a", "b"], [["a"], []])
+    with pytest.raises(ValueError, match=r"references\[0\]"):
+        chrf(["a"], ["abc"])
+
+
+def test_bleu_by_length_puts_each_sentence_into_one_bucket():
+    lengths = [0, 1, 10, 11, 15, 16, 40]
+    texts = [f"this is sentence number {n}" for n in range(7)]
+    references = [[t] for t in texts]
+    references[6] = ["nothing of the kind here"]
+    buckets = bleu_by_length(texts, references, lengths)
+    assert [b["sentences"] for b in buckets] == [3, 2, 1, 0, 1]
+    assert [(b["above"], b["at_most"]) for b in buckets] == [
+        (0, 10),
+        (10, 15),
+        (15, 20),
+        (20, 30),
+        (30, None),
+    ]
+    assert [b["score"] for b in buckets] == [pytest.approx(100)] * 3 + [None, 0.0]
+    assert buckets[1]["length_ratio"] == 1 and buckets[3]["length_ratio"] is None
+    whole = bleu_by_length(texts, references, lengths, edges=(), tokenize="none")
+    assert whole[0]["score"] == bleu(texts, references, tokenize="none")["score"]
+    with pytest.raises(ValueError, match="increase"):
+        bleu_by_length(texts, references, lengths, edges=(10, 10))
+
+
+# Edit distance
+
+
+def plain_distance(a: list[str], b: list[str]) -> int:
+    """Wagner and Fischer's dynamic program."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        above, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (x != y)))
+    return row[-1]
+
+
+phones = st.lists(st.sampled_from(["K", "AE1", "AE2", "T", "TH"]), max_size=6)
+spoken = st.tuples(phones, st.lists(phones.filter(bool), min_size=1, max_size=3))
+
+
+@LAWS
+@given(st.lists(spoken, min_size=1, max_size=5))
+def test_error_rates_equal_a_dynamic_program(pairs):
+    predicted, references = [p for p, _ in pairs], [r for _, r in pairs]
+    nearest = [min((plain_distance(p, r), -len(r)) for r in rs) for p, rs in pairs]
+    assert error_rates(predicted, references) == pytest.approx(
+        {
+            "token_error_rate": 100 * sum(d for d, _ in nearest) / -sum(n for _, n in nearest),
+            "sequence_error_rate": 100 * sum(d > 0 for d, _ in nearest) / len(pairs),
+        }
+    )
+
+
+def test_error_rates_by_hand():
+    predicted = [words("K AE1 T"), words("D AA1 G Z"), []]
+    references = [[words("K AE1 T")], [words("D AO1 G"), words("D AA1 G")], [words("AH0")]]
+    found = error_rates(predicted, references)
+    assert found["token_error_rate"] == pytest.approx(100 * 2 / 7)
+    assert found["sequence_error_rate"] == pytest.approx(200 / 3)
+
+
+def test_tokens_are_compared_whole():
+    assert error_rates([["AE1", "T"]], [[["AE1T"]]])["token_error_rate"] == 200
+
+
+# Paired bootstrap
+
+
+def noisy(center: float, seed: int) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.gauss(center, 1.0) for _ in range(200)]
+
+
+def test_bootstrap_is_seeded_and_symmetric():
+    a, b = noisy(0.1, 1), noisy(0.0, 2)
+    one, again = paired_bootstrap(a, b, seed=3), paired_bootstrap(a, b, seed=3)
+    assert one == again != paired_bootstrap(a, b, seed=4)
+    swapped = paired_bootstrap(b, a, seed=3)
+    assert swapped["difference"] == -one["difference"]
+    assert swapped["interval"] == pytest.approx((-one["interval"][1], -one["interval"][0]))
+    assert swapped["p_value"] == one["p_value"]
+
+
+def test_bootstrap_finds_a_clear_difference_and_no_other():
+    a = noisy(0.0, 1)
+    same = paired_bootstrap(a, a)
+    assert same == {"difference": 0.0, "interval": (0.0, 0.0), "p_value": 1.0}
+    clear = paired_bootstrap([x + 0.5 for x in noisy(0.0, 2)], a)
+    assert clear["p_value"] < 0.01 and 0 < clear["interval"][0] < clear["difference"]
+    # Pairing matters: a small constant gain is sure, however noisy the sentences are.
+    assert paired_bootstrap([x + 0.01 for x in a], a)["p_value"] < 0.01
+
+
+def test_bootstrap_interval_is_about_two_standard_errors():
+    a = noisy(0.0, 5)
+    mean = sum(a) / len(a)
+    error = (sum((x - mean) ** 2 for x in a) / len(a) ** 2) ** 0.5
+    low, high = paired_bootstrap(a, [0.0] * len(a), samples=4000)["interval"]
+    assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=error / 6)
+
+
+def test_bootstrap_is_false_about_as_often_as_its_p_value_says():
+    found = [
+        paired_bootstrap(noisy(0.0, 2 * i), noisy(0.0, 2 * i + 1), samples=200)["p_value"]
+        for i in range(100)
+    ]
+    assert 0 < sum(p < 0.2 for p in found) < 40  # 20 expected, standard deviation 4
+
+
+def test_bootstrap_of_a_ratio_of_counts():
+    right_and_all = [[n % 4, 4] for n in range(40)]
+    worse = [[0, 4]] * 40
+    found = paired_bootstrap(
+        right_and_all, worse, statistic=lambda rows: rows[:, 0].sum() / rows[:, 1].sum()
+    )
+    assert found["difference"] == pytest.approx(1.5 / 4)
+
+
+def test_bootstrap_checks_its_arguments():
+    with pytest.raises(ValueError, match="b has scores that are not finite"):
+        paired_bootstrap([1.0], [math.nan])
+    with pytest.raises(ValueError, match="samples=0"):
+        paired_bootstrap([1.0], [1.0], samples=0)
+    with pytest.raises(ValueError, match="samples=0"):
+        paired_bootstrap_bleu(["a"], ["a"], [["a"]], samples=0)
+    with pytest.raises(ValueError, match="seed=0 must be at least 1"):
+        paired_bootstrap_bleu(["a"], ["a"], [["a"]], seed=0)
+
+
+def translations() -> tuple[list[str], list[str], list[str]]:
+    rng = random.Random(0)
+    gold = [" ".join(rng.choices("abcdefgh", k=10)) for _ in range(60)]
+    good = [line if n % 3 else "x" + line[1:] for n, line in enumerate(gold)]
+    poor = [" ".join(rng.sample(line.split(), 10)) for line in gold]
+    return gold, good, poor
+
+
+def test_bleu_bootstrap_finds_a_clear_difference_and_no_other():
+    gold, good, poor = translations()
+    references = [[line] for line in gold]
+    found = paired_bootstrap_bleu(good, poor, references, samples=200, tokenize="none")
+    assert found["p_value"] < 0.01
+    for name, system in (("a", good), ("b", poor)):
+        score = bleu(system, references, tokenize="none")["score"]
+        assert found[name]["score"] == pytest.approx(score, rel=1e-4)
+        assert found[name]["mean"] == pytest.approx(score, abs=2 * found[name]["half_width"])
+    assert found["difference"] == pytest.approx(found["a"]["score"] - found["b"]["score"])
+    assert "bs:200" in found["signature"] and "tok:none" in found["signature"]
+    same = paired_bootstrap_bleu(good, list(good), references, samples=50)
+    assert (same["difference"], same["p_value"]) == (0, 1)
+
+
+def test_bleu_bootstrap_is_seeded_symmetric_and_leaves_the_environment(monkeypatch):
+    gold, good, _ = translations()
+    other = [line if n % 2 else line[:-1] + "x" for n, line in enumerate(gold)]
+    references = [[line, line] if n % 2 else [line] for n, line in enumerate(gold)]
+
+    def test(a: list[str], b: list[str], seed: int) -> dict:
+        return paired_bootstrap_bleu(a, b, references, samples=99, seed=seed, tokenize="none")
+
+    monkeypatch.setenv("SACREBLEU_SEED", "none")
+    one = test(good, other, 7)
+    assert os.environ["SACREBLEU_SEED"] == "none"
+    monkeypatch.delenv("SACREBLEU_SEED")
+    assert one == test(good, other, 7)
+    assert one["a"]["mean"] != test(good, other, 8)["a"]["mean"]
+    assert "SACREBLEU_SEED" not in os.environ
+    swapped = test(other, good, 7)
+    assert swapped["difference"] == -one["difference"]
+    assert swapped["p_value"] == one["p_value"] > 0.01
+    assert swapped["a"] == pytest.approx(one["b"])
