@@ -22,7 +22,7 @@ def absent(reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """A directory laid out like the catalogue: $SOFTBEAM_DATA, or ../shared/data beside the tree."""
+    """A directory laid out like the catalogue: $SOFTBEAM_DATA, or ../shared/data."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     chosen = Path(os.environ.get("SOFTBEAM_DATA", beside))
     if not chosen.is_dir():

@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import absent
 
+from conftest import absent
 from softbeam.data import catalogue
 from softbeam.errors import UserError
 

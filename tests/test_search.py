@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import ToyDecoder, plain_beam, score, sequences
 
 from softbeam.decoders import Forbidding, LocallyNormalized
 from softbeam.search import beam_search, best_cells, greedy, sample, truncate
+from toys import ToyDecoder, plain_beam, score, sequences
 
 EOS = 1
 
@@ -43,9 +43,7 @@ def test_a_beam_as_wide_as_the_space_is_exact(seed, normalize, eos):
 @pytest.mark.parametrize("seed", range(3))
 def test_beam_search_equals_plain_loops(k, eos, seed):
     decoder = ToyDecoder(vocab=4, batch=2, seed=seed)
-    found = beam_search(
-        LocallyNormalized(decoder), k=k, lengths=lengths(5, 5), eos=eos, nbest=k
-    )
+    found = beam_search(LocallyNormalized(decoder), k=k, lengths=lengths(5, 5), eos=eos, nbest=k)
     for row in range(2):
         expected = plain_beam(decoder, k, 5, row=row, eos=eos)
         assert paths(found, row) == [s for _, s in expected]
@@ -139,9 +137,7 @@ def test_truncation_keeps_the_smallest_sufficient_set():
     p = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
     torch.testing.assert_close(truncate(p, top_p=0.7), torch.tensor([[0.625, 0.375, 0.0, 0.0]]))
     torch.testing.assert_close(truncate(p, top_p=0.5), torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
-    torch.testing.assert_close(
-        truncate(p, top_k=3).sum(-1), torch.ones(1)
-    )
+    torch.testing.assert_close(truncate(p, top_k=3).sum(-1), torch.ones(1))
 
 
 @pytest.mark.parametrize("options", [{"k": 0}, {"k": 2, "nbest": 3}])

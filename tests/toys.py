@@ -56,7 +56,7 @@ def step_scores(decoder, prefix: tuple[int, ...], row: int = 0) -> Tensor:
 
 
 def sequences(vocab: int, time: int, eos: int | None = None) -> Iterator[tuple[int, ...]]:
-    """Every sequence of exactly `time` tokens; with `eos`, every one that ends there or at `time`."""
+    """Every sequence of `time` tokens; with `eos`, every one that ends there or at `time`."""
     if eos is None:
         yield from itertools.product(range(vocab), repeat=time)
         return

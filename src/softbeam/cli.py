@@ -23,7 +23,7 @@ class Parser(ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 on success, 2 with one sentence on standard error for what a user can mend."""
+    """Run a command: 0 on success, 2 and one sentence for what a user can mend."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
@@ -74,7 +74,9 @@ def train(words: list[str]) -> int:
     from softbeam.recipes import RECIPES
 
     if not words or words[0] in ("-h", "--help"):
-        rows = [f"  {name:12} {(make.__doc__ or '').splitlines()[0]}" for name, make in RECIPES.items()]
+        rows = [
+            f"  {name:12} {(make.__doc__ or '').splitlines()[0]}" for name, make in RECIPES.items()
+        ]
         print("usage: softbeam train RECIPE [--out RUN] [any field] (RECIPE --help lists them)\n")
         print("\n".join(rows))
         return 0
@@ -151,8 +153,10 @@ def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
 
 
 def decode(words: list[str]) -> int:
-    """Outputs for new inputs: softbeam decode RUN --input FILE [--search beam --beam 5 --nbest 3]"""
-    made = parser("decode", "Outputs of a run for new inputs, one on a line (- reads standard input).")
+    """Outputs for new inputs: softbeam decode RUN --input FILE [--search beam --beam 5]"""
+    made = parser(
+        "decode", "Outputs of a run for new inputs, one on a line (- reads standard input)."
+    )
     search_arguments(made)
     made.add_argument("--input", type=str, required=True, help="inputs, one on a line; - for stdin")
     made.add_argument("--output", type=str, default=None, help="file; standard output if not given")
@@ -197,7 +201,9 @@ def data(words: list[str]) -> int:
     """The catalogue of corpora: softbeam data list | show NAME | fetch NAME"""
     from softbeam.data import catalogue
 
-    made = parser("data", "list: what there is; show NAME: origin, licence, files; fetch NAME: get it.")
+    made = parser(
+        "data", "list: what there is; show NAME: origin, licence, files; fetch NAME: get it."
+    )
     made.add_argument("action", type=str, choices=["list", "show", "fetch"])
     made.add_argument("name", type=str, nargs="?", default=None)
     made.add_argument("--json", action="store_true", help="the same as a last line of JSON")

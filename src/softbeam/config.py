@@ -186,7 +186,11 @@ def to_run(parser: "ArgumentParser", parsed: Any) -> RunConfig:
 
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
-    positive = {"restarts": config.restarts, "threads": config.threads, "beam": config.select.beam}
+    positive: dict[str, float] = {
+        "restarts": config.restarts,
+        "threads": config.threads,
+        "beam": config.select.beam,
+    }
     for name, stage in (("pretrain", config.pretrain), ("finetune", config.finetune)):
         positive |= {f"{name}.tokens": stage.tokens, f"{name}.accumulation": stage.accumulation}
         positive |= {f"{name}.lr": stage.lr, f"{name}.clip": stage.clip}

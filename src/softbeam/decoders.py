@@ -35,9 +35,7 @@ def mix(state: State, back: Float[Tensor, "batch beam prev"]) -> State:
     return map_state(mixed, state)
 
 
-def select(
-    keep: Bool[Tensor, " rows"], state: State, otherwise: State
-) -> State:
+def select(keep: Bool[Tensor, " rows"], state: State, otherwise: State) -> State:
     """`state` where `keep`, `otherwise` elsewhere, row by row."""
     if isinstance(state, Tensor):
         return torch.where(keep.view(-1, *[1] * (state.dim() - 1)), state, otherwise)

@@ -87,7 +87,7 @@ def decode(
     tokens: int = 4000,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> list[list[Output]]:
-    """For each source its outputs, best first, in the order given; the model is left in eval mode."""
+    """For each source, in order, its outputs, best first; leaves the model in eval mode."""
     encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
     find = searcher(search, codecs.target)
     device = next(model.parameters()).device

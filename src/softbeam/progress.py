@@ -2,7 +2,8 @@
 
 import sys
 import time
-from types import TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 
@@ -20,7 +21,7 @@ class Progress:
         if not quiet and sys.stderr.isatty():
             self.bar, self.task = terminal_bar(title, total)
 
-    def advance(self, n: int = 1, **shown: str) -> None:
+    def advance(self, n: int = 1, shown: Mapping[str, str] = MappingProxyType({})) -> None:
         self.done += n
         text = "  ".join(f"{name} {value}" for name, value in shown.items())
         if self.bar is not None:

@@ -79,7 +79,11 @@ def translation() -> RunConfig:
             tied=True,
         ),
         pretrain=Stage(
-            objective=CrossEntropy(smoothing=0.1), epochs=14, lr=2e-3, tokens=1500, schedule="linear"
+            objective=CrossEntropy(smoothing=0.1),
+            epochs=14,
+            lr=2e-3,
+            tokens=1500,
+            schedule="linear",
         ),
         select=Search(method="greedy"),
         threads=2,

@@ -5,16 +5,26 @@ Read `soft_beam_step` first, with Algorithm 3 beside it; `soft_beam` is the loop
 step is computed: the plain reference, or a faster form with the same value.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
-from softbeam.decoders import forced_scores, gather, mix
+from softbeam.decoders import LocallyNormalized, forced_scores, gather, mix
 from softbeam.ops import (
+    MixRows,
+    Readout,
+    ReadoutAt,
+    SharedTable,
+    SoftSums,
+    Tap,
+    blocked_topk,
     follow_backpointers,
     length_mask,
     peaked_softmax,
@@ -24,6 +34,22 @@ from softbeam.ops import (
     weighted_top_values,
 )
 from softbeam.types import Decoder, State
+
+
+@runtime_checkable
+class ReadoutDecoder(Decoder, Protocol):
+    """A decoder whose step is `advance`, then one linear layer: scores = hidden W^T + b.
+
+    Optional: with it, the fast forms gather the layer's gradient over the steps, and a candidate
+    pool touches only the candidates' rows of W. It also works inside `LocallyNormalized`.
+    """
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]: ...  # W (vocab hidden), b (vocab)
+    def advance(
+        self, state: State, emb: Float[Tensor, "rows emb"]
+    ) -> tuple[Float[Tensor, "rows hidden"], State]: ...
+
 
 PAD = 0  # the token that follows the end of a sequence
 
@@ -198,6 +224,8 @@ def soft_beam(
     beam = _start(decoder)
     none = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), len(decoder.embedding))
     watched: list[Diagnostics] = []
+    step = partial(_step, decoder) if form.reference else partial(_fast_step, _Shared(decoder))
+    step = partial(checkpoint, step, use_reentrant=False) if form.checkpoint else step
     for t, width in enumerate(beam_widths(k, len(decoder.embedding), time, eos=eos is not None)):
         cost = none if costs is None else costs[:, t].to(beam.score.dtype)
         new = _step(

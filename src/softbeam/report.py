@@ -94,4 +94,6 @@ def figure(label: str, lines: Sequence[tuple[str, list[int], list[float]]]) -> s
     chart.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
-    return svg.replace("#000000", "currentColor").replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return svg.replace("#000000", "currentColor").replace(
+        "<svg ", f'<svg role="img" aria-label="{label}" ', 1
+    )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from softbeam.config import RunConfig, from_yaml, to_yaml
+from softbeam.data.tasks import Corpus, Translation
 from softbeam.data.vocabulary import (
     SOURCE,
     TARGET,
@@ -21,7 +22,6 @@ from softbeam.data.vocabulary import (
     load_codec,
     save_codec,
 )
-from softbeam.data.tasks import Corpus, Translation
 from softbeam.errors import UserError
 from softbeam.evaluate import Codecs
 
@@ -126,7 +126,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     from safetensors.torch import load_model
 
     if not path.is_file():
-        raise UserError(f"{path.parent} has no weights ({path.name}): its training has not finished")
+        raise UserError(
+            f"{path.parent} has no weights ({path.name}): its training has not finished"
+        )
     try:
         load_model(model, str(path))
     except (RuntimeError, SafetensorError) as error:

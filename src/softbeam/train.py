@@ -5,7 +5,9 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,11 +47,16 @@ class Learner(nn.Module):
 
 
 class Best(NamedTuple):
-    """The best dev result so far, and how long ago."""
+    """A result on dev: the score that selects, when it was reached, and all figures."""
 
-    score: float = -math.inf
+    score: float = -math.inf  # signed so that more is better
     epoch: int = -1
+    metric: str = ""
     metrics: dict[str, Any] = {}
+
+    def text(self, loss: float) -> str:
+        value = self.metrics[self.metric]
+        return f"epoch {self.epoch + 1}: loss {loss:.4f}  dev {self.metric} {value:.2f}"
 
 
 def train(config: RunConfig, out: Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -63,9 +70,7 @@ def train(config: RunConfig, out: Path, *, quiet: bool = False) -> dict[str, Any
     return train_restarts(config, corpus, out, quiet=quiet)
 
 
-def train_restarts(
-    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool
-) -> dict[str, Any]:
+def train_restarts(config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool) -> dict[str, Any]:
     """Several seeds, each in a folder of its own; the best on dev becomes the run."""
     summaries = []
     for number in range(config.restarts):
@@ -96,7 +101,7 @@ def train_once(config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool) -> 
         load_weights(model, out / WEIGHTS)
     trainer.close()
     summary = {
-        "metric": main_metric(config.data.kind, best.metrics)[0],
+        "metric": best.metric,
         "score": best.score,
         "epoch": best.epoch,
         "metrics": best.metrics,
@@ -124,7 +129,13 @@ class Trainer:
         *,
         quiet: bool,
     ):
-        self.config, self.corpus, self.codecs, self.out, self.quiet = config, corpus, codecs, out, quiet
+        self.config, self.corpus, self.codecs, self.out, self.quiet = (
+            config,
+            corpus,
+            codecs,
+            out,
+            quiet,
+        )
         self.examples = encode(corpus.split("train"), codecs)
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
@@ -146,45 +157,44 @@ class Trainer:
         """Run a stage; its best weights are in the run's folder afterwards."""
         assert stage.objective is not None
         batches = Batches(self.examples, tokens=stage.tokens, seed=self.config.seed)
-        per_epoch = math.ceil(len(batches.plan(0)) / stage.accumulation)
+        updates = stage.epochs * math.ceil(len(batches.plan(0)) / stage.accumulation)
         learner = Learner(self.model, stage.objective)
-        optimizer = make_optimizer(learner, stage)
-        learner, optimizer = self.accelerator.prepare(learner, optimizer)
-        best, update, lr_factor = Best(), 0, 1.0
-        with Progress(name, per_epoch * stage.epochs, quiet=self.quiet) as progress:
+        learner, optimizer = self.accelerator.prepare(learner, make_optimizer(learner, stage))
+        best, update, slower = Best(), 0, 1.0
+        with Progress(name, updates, quiet=self.quiet) as progress:
             for epoch in range(stage.epochs):
                 meter = Meter()
                 for group in grouped(batches, epoch, stage.accumulation):
-                    lr = stage.lr * lr_factor * lr_shape(stage, update, per_epoch * stage.epochs)
+                    lr = stage.lr * slower * lr_shape(stage, update, updates)
                     set_lr(optimizer, lr)
                     meter.add(*self.update(learner, optimizer, group, stage, update))
                     update += 1
-                    progress.advance(**meter.shown())
+                    progress.advance(1, meter.shown())
                     if update % self.config.log_every == 0:
                         at = {"stage": name, "epoch": epoch, "update": update, "lr": lr}
                         self.log("train", **at, **meter.row())
-                metrics = evaluate(
-                    self.model,
-                    self.corpus.split("dev"),
-                    self.config.data.kind,
-                    self.codecs,
-                    self.config.select,
-                )
-                metric, score = main_metric(self.config.data.kind, metrics)
-                self.log("dev", stage=name, epoch=epoch, update=update, metrics=metrics, score=score)
-                progress.say(
-                    f"{name} epoch {epoch + 1}: loss {meter.mean():.4f}  "
-                    f"dev {metric} {metrics[metric]:.2f}{' (best)' if score > best.score else ''}"
-                )
-                if score > best.score:
-                    best = Best(score, epoch, metrics)
+                found = self.on_dev(name, epoch, update)
+                improved = found.score > best.score
+                progress.say(f"{name} {found.text(meter.mean())}{' (best)' if improved else ''}")
+                if improved:
+                    best = found
                     save_weights(self.model, self.out / WEIGHTS)
                 else:
-                    lr_factor *= stage.plateau
+                    slower *= stage.plateau
                 if stage.patience is not None and epoch - best.epoch >= stage.patience:
-                    progress.say(f"{name}: no better dev score for {stage.patience} epochs, stopping")
+                    progress.say(f"{name}: no better dev score for {stage.patience} epochs")
                     break
         return best
+
+    def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
+        """The dev split decoded with the run's own search, scored and logged."""
+        kind = self.config.data.kind
+        metrics = evaluate(
+            self.model, self.corpus.split("dev"), kind, self.codecs, self.config.select
+        )
+        metric, score = main_metric(kind, metrics)
+        self.log("dev", stage=stage, epoch=epoch, update=update, metrics=metrics, score=score)
+        return Best(score, epoch, metric, metrics)
 
     def update(
         self,
@@ -194,29 +204,29 @@ class Trainer:
         stage: Stage,
         update: int,
     ) -> tuple[float, int, dict[str, float]]:
-        """One optimizer step on a group of batches: total loss, count and the objective's log.
+        """One optimizer step on a group of batches: total loss, size and the objective's log.
 
-        Gradients of the totals add up over batches and are divided once by the global count, so
+        Gradients of the totals add up over batches and are divided once by the global size, so
         that accumulation gives the gradient of one large batch.
         """
         learner.train()
-        total, count, log = 0.0, 0, {}
+        total, size, log = 0.0, 0, {}
         for number, batch in enumerate(group):
             batch = Batch(*(tensor.to(self.accelerator.device) for tensor in batch))
-            last = number + 1 == len(group)
-            with self.accelerator.no_sync(learner) if not last else self.accelerator.autocast():
+            more = number + 1 < len(group)
+            with self.accelerator.no_sync(learner) if more else nullcontext():
                 with self.accelerator.autocast():
                     loss = learner(batch, update, self.rng)
                 self.accelerator.backward(loss.total)
-            total, count, log = total + loss.total.item(), count + loss.count, dict(loss.log)
+            total, size, log = total + loss.total.item(), size + loss.size, dict(loss.log)
         if not math.isfinite(total):
             raise UserError(f"the loss became {total} at update {update}; lower the learning rate")
-        parameters = [p for p in learner.parameters() if p.grad is not None]
-        torch._foreach_mul_([p.grad for p in parameters], 1.0 / max(count, 1))
-        self.accelerator.clip_grad_norm_(parameters, stage.clip)
+        gradients = [p.grad for p in learner.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, 1.0 / max(size, 1))
+        self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
         optimizer.step()
         optimizer.zero_grad()
-        return total, count, log
+        return total, size, log
 
 
 class Meter:
@@ -296,10 +306,6 @@ def accelerator(config: RunConfig, out: Path) -> Accelerator:
 def tracker(config: RunConfig) -> str | None:
     if not config.tensorboard:
         return None
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        raise MissingExtra("tensorboard", "track") from None
+    if find_spec("tensorboard") is None:
+        raise MissingExtra("tensorboard", "track")
     return "tensorboard"
-
-

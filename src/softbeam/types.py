@@ -41,14 +41,14 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A sum and what it is a sum over; training minimizes total / count over the global batch.
+    """A sum and what it is a sum over; training minimizes total / size over the global batch.
 
     Keeping the two apart makes gradient accumulation and data parallelism exact: gradients of
-    totals add up, and are divided once by the sum of the counts.
+    totals add up, and are divided once by the sum of the sizes.
     """
 
     total: Float[Tensor, ""]
-    count: int
+    size: int
     log: Mapping[str, float]
 
 

@@ -60,7 +60,9 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     model = config.model.build(source_vocab, target_vocab)
     trainer = Trainer(config, corpus, codecs, model, out, quiet=True)
     learner = Learner(model, CrossEntropy())
-    learner, optimizer = trainer.accelerator.prepare(learner, make_optimizer(learner, config.pretrain))
+    learner, optimizer = trainer.accelerator.prepare(
+        learner, make_optimizer(learner, config.pretrain)
+    )
 
     def update(batch: Batch) -> None:
         trainer.update(learner, optimizer, [batch], config.pretrain, 0)

@@ -89,9 +89,7 @@ class Batches:
             yield after, batch
 
 
-def in_order(
-    examples: Sequence[Encoded], *, tokens: int
-) -> Iterator[tuple[list[int], Batch]]:
+def in_order(examples: Sequence[Encoded], *, tokens: int) -> Iterator[tuple[list[int], Batch]]:
     """Every example once, sorted by width, with its number, for evaluation and decoding."""
     widths = [width(e) for e in examples]
     order = sorted(range(len(examples)), key=widths.__getitem__)

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -169,29 +169,33 @@ def component_of(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
     Two pairs are connected when, lower-cased and without punctuation, they share a sentence.
     """
-    above: dict[str, str] = {}
-
-    def top(node: str) -> str:
-        above.setdefault(node, node)
+    mark = re.compile(r"[^\w\s]")
+    plain = [[mark.sub("", text.lower()).strip() for text in pair] for pair in pairs]
+    above: dict[str, str] = {}  # a forest: every sentence and the one above it
+    for en, de in plain:
+        ends = []
+        for node in (f"en {en}", f"de {de}"):
+            above.setdefault(node, node)
+            while above[node] != node:
+                above[node] = above[above[node]]
+                node = above[node]
+            ends.append(node)
+        above[ends[0]] = ends[1]
+    tops = []
+    for en, _ in plain:
+        node = f"en {en}"
         while above[node] != node:
-            above[node] = above[above[node]]
             node = above[node]
-        return node
-
-    def plain(sentence: str) -> str:
-        return re.sub(r"[^\w\s]", "", sentence.lower()).strip()
-
-    for en, de in pairs:
-        above[top("en " + plain(en))] = top("de " + plain(de))
-    tops = [top("en " + plain(en)) for en, _ in pairs]
+        tops.append(node)
     smallest: dict[str, str] = {}
-    for root, (en, _) in zip(tops, pairs, strict=True):
-        smallest[root] = min(en, smallest.get(root, en))
-    return [smallest[root] for root in tops]
+    for top, (en, _) in zip(tops, pairs, strict=True):
+        smallest[top] = min(en, smallest.get(top, en))
+    return [smallest[top] for top in tops]
 
 
-def tatoeba(split: str, archive: bytes) -> bytes:
-    """One split as `german<TAB>english`: whole components, by the MD5 of their smallest sentence.
+@lru_cache(maxsize=1)  # the three splits are fetched one after the other
+def tatoeba_splits(archive: bytes) -> dict[str, bytes]:
+    """Each split as `german<TAB>english`: whole components, by the MD5 of the smallest sentence.
 
     Of a thousand values of the digest 15 are valid, the next 15 test and the others train.
     """
@@ -200,17 +204,18 @@ def tatoeba(split: str, archive: bytes) -> bytes:
     if any(len(row) < 2 for row in rows):
         raise ValueError("a line has fewer than the two columns English and German")
     pairs = [(row[0], row[1]) for row in rows]
+    splits: dict[str, list[str]] = {"valid": [], "test": [], "train": []}
+    for (en, de), smallest in zip(pairs, component_of(pairs), strict=True):
+        digest = hashlib.md5(smallest.encode("utf-8"), usedforsecurity=False).hexdigest()
+        value = int(digest, 16) % 1000
+        split = "valid" if value < 15 else "test" if value < 30 else "train"
+        splits[split].append(f"{de}\t{en}\n")
+    return {split: "".join(kept).encode("utf-8") for split, kept in splits.items()}
 
-    def assigned(sentence: str) -> str:
-        value = int(hashlib.md5(sentence.encode("utf-8"), usedforsecurity=False).hexdigest(), 16)
-        return ("valid", "test", "train")[min(value % 1000 // 15, 2)]
 
-    kept = [
-        f"{de}\t{en}\n"
-        for (en, de), smallest in zip(pairs, component_of(pairs), strict=True)
-        if assigned(smallest) == split
-    ]
-    return "".join(kept).encode("utf-8")
+def tatoeba(split: str, archive: bytes) -> bytes:
+    """One split of the list of pairs in upstream's zip."""
+    return tatoeba_splits(archive)[split]
 
 
 # The pinned files: size and SHA-256 of the uncompressed content, and a short name -------------

@@ -238,7 +238,9 @@ class Translation(Task):
         assert self.source is not None
         if self.target is None:
             splits = {"train": readers.read_tsv(self.source, bad=bad)}
-            return Corpus(splits | held_out(splits["train"], self.dev_share), {"train": self.source})
+            return Corpus(
+                splits | held_out(splits["train"], self.dev_share), {"train": self.source}
+            )
         pairs = {
             "train": (self.source, self.target),
             "dev": (self.dev_source, self.dev_target),
@@ -293,7 +295,8 @@ class Pronouncing(Task):
         entries = readers.read_cmudict(file, bad=bad)
         splits = split_by_word(entries, train=self.words, other=self.held_out_words)
         made = {
-            name: list(dict.fromkeys(self.example(e) for e in split)) for name, split in splits.items()
+            name: list(dict.fromkeys(self.example(e) for e in split))
+            for name, split in splits.items()
         }
         return Corpus(made, {"dictionary": str(file)})
 

@@ -53,7 +53,9 @@ class Vocabulary:
         counts = Counter(token for sequence in sequences for token in sequence)
         for special in specials:
             counts.pop(special, None)
-        kept = sorted((t for t, n in counts.items() if n >= min_count), key=lambda t: (-counts[t], t))
+        kept = sorted(
+            (t for t, n in counts.items() if n >= min_count), key=lambda t: (-counts[t], t)
+        )
         return cls(kept[:max_size], specials)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ backward encoder reads each sentence reversed within its own length, memory past
 and learned attention sees real positions only.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
         values = dropout(self.embed(source))
         for number, directions in enumerate(self.layers):
             values = values if number == 0 else dropout(values)
-            forward, *backward = directions  # type: ignore[misc]
+            forward, *backward = list(cast(nn.ModuleList, directions))
             outputs = [forward(values)[0]]
             for lstm in backward:
                 reverse = lstm(reverse_within(values, lengths))[0]
@@ -145,9 +145,7 @@ class Seq2Seq(nn.Module):
     ):
         super().__init__()
         label = label_embedding or embedding
-        self.encoder = Encoder(
-            source_vocab, embedding, hidden, both=encoder == "bi", layers=layers
-        )
+        self.encoder = Encoder(source_vocab, embedding, hidden, both=encoder == "bi", layers=layers)
         memory = self.encoder.width
         kind = FixedAttention if attention == "fixed" else BahdanauAttention
         self.attention = kind(memory, hidden, layers)
@@ -227,6 +225,8 @@ class LstmDecoder:
         memory, time = self.encoded.memory, emb.shape[1]
         short = time - memory.shape[1]
         if short > 0:
-            memory = torch.cat([memory, memory.new_zeros(*memory[:, :1].shape).expand(-1, short, -1)], 1)
+            memory = torch.cat(
+                [memory, memory.new_zeros(*memory[:, :1].shape).expand(-1, short, -1)], 1
+            )
         inputs = torch.cat([self.model.dropout(emb), memory[:, :time]], -1)
         return self.model.dropout(self.model.recurrence.whole(inputs, layers))

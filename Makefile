@@ -1,0 +1,47 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+TORCH := torch==2.13.0
+
+# Real data beside the tree is used where it exists; nothing needs it.
+ifneq ($(wildcard ../shared/data),)
+export SOFTBEAM_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test install check quick format bench clean
+
+demo: install
+	$(BIN)/softbeam demo
+
+test: install
+	$(BIN)/pytest -n 2 --dist worksteal
+
+quick: install
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+install: $(STAMP)
+
+# Torch comes first and alone: asked for through a range, the newest build with CUDA would come.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,track,dev]'
+	touch $(STAMP)
+
+check: install
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/pytest tests/test_layers.py
+
+format: install
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+bench: install
+	$(BIN)/softbeam bench train --json
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
