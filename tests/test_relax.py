@@ -203,18 +203,17 @@ def test_finished_mass_stays_between_0_and_1_and_gradients_finite(alpha, form):
             assert torch.isfinite(grad).all()
 
 
-def test_the_loss_with_eos_is_continuous_in_the_parameters():
-    """Along a line the largest jump between neighbours shrinks with the distance."""
+def test_the_loss_with_eos_is_continuous():
+    """Along a line of sources the largest jump between neighbours shrinks with the distance."""
     jumps = []
-    for points in (200, 2000):
-        toy, costs, losses = ToyDecoder(vocab=4, seed=3), random_costs(1, 4, 4), []
-        direction = torch.randn(4, generator=torch.Generator().manual_seed(0)).double()
-        for x in torch.linspace(-2, 2, points):
-            with torch.no_grad():
-                toy.out_bias.add_(x * direction)
-                losses.append(soft_beam_loss(toy, costs, k=2, alpha=2.0, eos=EOS))
-                toy.out_bias.sub_(x * direction)
-        jumps.append(torch.cat(losses).diff().abs().max().item())
+    for points in (300, 3000):
+        toy, costs = ToyDecoder(vocab=4, batch=points, seed=3), random_costs(1, 4, 4)
+        with torch.no_grad():
+            direction = torch.tensor([1.0, -0.7, 0.4]).double()
+            toy.memory.copy_(torch.linspace(-6, 6, points).double()[:, None] * direction)
+            loss = soft_beam_loss(toy, costs.expand(points, -1, -1), k=2, alpha=2.0, eos=EOS)
+        assert loss.max() - loss.min() > 0.1
+        jumps.append(loss.diff().abs().max().item())
     assert jumps[1] < 0.2 * jumps[0]
 
 
@@ -350,7 +349,7 @@ def test_widths():
     assert beam_widths(3, 1, 2, eos=False) == [1, 1]
 
 
-@names
+@pytest.mark.parametrize("form", FORMS[:2], ids=["reference", "dense"])
 def test_one_step(form):
     toy, costs = ToyDecoder(vocab=5), random_costs(1, 1, 5)
     scores = step_scores(toy, ())

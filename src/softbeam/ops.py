@@ -177,7 +177,7 @@ class SharedTable:
 
     def __init__(self, table: Float[Tensor, "vocab emb"]):
         self.table = table.detach()
-        self.token: Tensor = _Collect.apply(table, self)  # type: ignore[no-untyped-call]
+        self.token: Tensor = _Collect.apply(table, self)
         self._pass = -1
         self._clear()
 

@@ -35,6 +35,8 @@ from softbeam.ops import (
 )
 from softbeam.types import Decoder, State
 
+PAD = 0  # the token that follows the end of a sequence
+
 
 @runtime_checkable
 class ReadoutDecoder(Decoder, Protocol):
@@ -49,9 +51,6 @@ class ReadoutDecoder(Decoder, Protocol):
     def advance(
         self, state: State, emb: Float[Tensor, "rows emb"]
     ) -> tuple[Float[Tensor, "rows hidden"], State]: ...
-
-
-PAD = 0  # the token that follows the end of a sequence
 
 
 class SoftBeam(NamedTuple):
@@ -201,6 +200,228 @@ def _live_thresholds(s: Tensor, weight: Tensor, k: int) -> Tensor:
     return weighted_top_values(scores, weights.flatten(1), k)
 
 
+# The fast forms: the same values as the two steps above, recomputing p in the backward pass
+
+
+class _Cells(NamedTuple):
+    """Candidate scores raw + offset, and how to take them with a gradient: all or a few."""
+
+    raw: Float[Tensor, "batch prev vocab"]  # values only
+    offset: Float[Tensor, "batch prev"]  # of a row's cells: its score, less log Z if normalized
+    whole: Callable[[], Tensor]  # () -> batch prev vocab
+    at: Callable[[Tensor], Tensor]  # indices (batch prev n) -> their scores
+
+
+class _Shared:
+    """What the steps of one soft beam share: the decoder, and the gradients of its tables."""
+
+    def __init__(self, decoder: Decoder):
+        self.decoder, self.inner, self.normalize = decoder, None, False
+        self.table = SharedTable(decoder.embedding)
+        self.pad = decoder.embedding[PAD]
+        inner = decoder.decoder if type(decoder) is LocallyNormalized else decoder
+        if isinstance(inner, ReadoutDecoder):
+            weight, bias = inner.output_layer
+            bias = weight.new_zeros(len(weight)) if bias is None else bias
+            self.inner, self.normalize = inner, inner is not decoder
+            self.tables = SharedTable(weight), SharedTable(bias[:, None])
+
+    def cells(self, beam: SoftBeam, augment: Tensor | None) -> tuple[_Cells, State]:
+        """Algorithm 3, line 5; `augment` (batch vocab) is added as in Sec. 2.5."""
+        if self.inner is not None:
+            return self.linear_cells(self.inner, beam, augment)
+        local, state = self.decoder.step(beam.state, beam.emb)
+        local = local.unflatten(0, beam.score.shape)
+        local = local if augment is None else local + augment[:, None]
+        return _Cells(local.detach(), beam.score, lambda: local, partial(local.gather, -1)), state
+
+    def linear_cells(
+        self, decoder: ReadoutDecoder, beam: SoftBeam, augment: Tensor | None
+    ) -> tuple[_Cells, State]:
+        """The same where the decoder shows its output layer."""
+        (w, b), shape, offset = self.tables, beam.score.shape, beam.score
+        hidden, state = decoder.advance(beam.state, beam.emb)
+        with torch.no_grad():
+            raw = torch.addmm(b.table[:, 0], hidden, w.table.T)
+        extra = None if augment is None else augment[:, None].expand(*shape, -1)
+
+        def whole() -> Tensor:
+            scores = Readout.apply(hidden, w.token, b.token, raw, w, b).unflatten(0, shape)
+            return scores if extra is None else scores + extra
+
+        def at(index: Tensor) -> Tensor:
+            flat = index.flatten(0, 1)
+            scores = ReadoutAt.apply(hidden, w.token, b.token, raw, flat, w, b).unflatten(0, shape)
+            return scores if extra is None else scores + extra.gather(-1, index)
+
+        values = raw.unflatten(0, shape)
+        values = values if extra is None else values + extra
+        if self.normalize:  # log Z has a gradient in every cell
+            scores = Readout.apply(hidden, w.token, b.token, raw, w, b).unflatten(0, shape)
+            offset = offset - scores.logsumexp(-1)
+            scores = scores if extra is None else scores + extra
+            return _Cells(values, offset, lambda: scores, partial(scores.gather, -1)), state
+        return _Cells(values, offset, whole, at), state
+
+
+class _Sums(NamedTuple):
+    """What a step takes from p: sums over the cells."""
+
+    m: Float[Tensor, "batch beam"]
+    back: Float[Tensor, "batch beam prev"]
+    rise: Float[Tensor, "batch beam"]  # sum p (s - m)
+    emb: Float[Tensor, "batch beam emb"]
+    cost: Float[Tensor, "batch beam"]
+    ended: Float[Tensor, "batch beam"]
+    p: Tensor | None
+
+
+def _fast_step(
+    shared: _Shared,
+    beam: SoftBeam,
+    cost: Tensor,
+    *,
+    k: int,
+    alpha: float,
+    cost_scale: float,
+    eos: int | None,
+    form: Form,
+) -> SoftBeam:
+    """`soft_beam_step` or `soft_beam_step_eos`, dense or over a pool of candidates."""
+    cells, state = shared.cells(beam, cost_scale * cost if cost_scale else None)
+    vocab = cells.raw.shape[-1]
+    n = min(vocab, max(k, form.candidates or 0))
+    index = blocked_topk(cells.raw.flatten(0, 1), n).unflatten(0, beam.score.shape)
+    stay = None if eos is None else beam.score + cost_scale * cost[:, PAD, None]
+    relaxation = _Relaxation(shared, beam, cost, stay, k, alpha, eos, form)
+    dropped = torch.zeros_like(beam.dropped)
+    if pooled := form.candidates is not None and n < vocab:
+        bound = relaxation.bound(cells, index)
+        pooled = bool((bound <= form.tolerance).all())
+        dropped = bound if pooled else dropped
+    sums = relaxation.pooled(cells, index) if pooled else relaxation.dense(cells, index)
+    return beam._replace(
+        state=mix(state, sums.back),
+        emb=sums.emb.flatten(0, 1),
+        score=sums.m + sums.rise if form.score == "soft" else sums.m,
+        cost=sums.cost + torch.einsum("bkj,bj->bk", sums.back, beam.cost),
+        finished=sums.ended.clamp(0, 1),
+        real=torch.ones_like(sums.m, dtype=torch.bool),
+        dropped=beam.dropped.maximum(dropped),
+        p=sums.p,
+    )
+
+
+class _Relaxation(NamedTuple):
+    """Lines 7-13 and 17 of Algorithm 3 for one step, with finished mass where `stay` is given."""
+
+    shared: _Shared
+    beam: SoftBeam
+    cost: Tensor
+    stay: Tensor | None  # the score of staying finished, batch prev
+    k: int
+    alpha: float
+    eos: int | None
+    form: Form
+
+    def thresholds(self, top: Float[Tensor, "batch prev n"]) -> Tensor:
+        """m, from at least the k best cells of each row."""
+        if self.stay is None:
+            return top.flatten(1).topk(self.k).values
+        s, weight = self.with_stay(top[..., : self.k])
+        return weighted_top_values(s.flatten(1), weight.flatten(1), self.k)
+
+    def with_stay(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Cells and their weights, 'stay' in the last column."""
+        assert self.stay is not None
+        f = self.beam.finished[:, :, None]
+        weight = torch.cat([(1 - f).expand_as(s), f], -1)
+        return torch.cat([s, self.stay[..., None]], -1), weight
+
+    def indices(self, s: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """p over the cells, and the cells; with 'stay' in the last column where there is one."""
+        if self.stay is None:
+            return soft_indices(s, m, self.alpha), s
+        s, weight = self.with_stay(s)
+        return weighted_soft_indices(s, weight, m, self.alpha), s
+
+    @torch.no_grad()
+    def bound(self, cells: _Cells, index: Tensor) -> Float[Tensor, " batch"]:
+        """An upper bound on the mass outside the pool, the largest over the beam.
+
+        A cell left out of row j scores at most tau_j, the least in the row's pool, and while
+        tau_j <= m_i its weight is at most exp(-alpha (m_i - tau_j)^2).
+        """
+        s = cells.raw.gather(-1, index) + cells.offset[..., None]
+        m, tau = self.thresholds(s)[:, :, None], s[..., -1]
+        left_out = cells.raw.shape[-1] - s.shape[-1]
+        outside = (-self.alpha * (m - tau[:, None]).clamp_min(0).square()).exp() * left_out
+        weight = torch.ones_like(s)
+        if self.stay is not None:
+            outside = outside * (1 - self.beam.finished)[:, None]
+            s, weight = self.with_stay(s)
+        inside = (-self.alpha * (s.flatten(1)[:, None] - m).square()).exp()
+        inside = torch.einsum("bkc,bc->bk", inside, weight.flatten(1))
+        return (outside.sum(-1) / (inside + outside.sum(-1))).amax(-1).nan_to_num(1.0)
+
+    def pooled(self, cells: _Cells, index: Int[Tensor, "batch prev n"]) -> _Sums:
+        """Over the cells at `index` only, in plain autograd; rows of E are gathered."""
+        s = cells.at(index) + cells.offset[..., None]
+        m = self.thresholds(s)
+        threshold = m.detach() if self.form.detach_threshold else m
+        p, s = self.indices(s, threshold)
+        token = p[..., : index.shape[-1]].flatten(2)
+        flat, table = index.flatten(1), self.shared.table
+        back, emb = p.sum(-1), MixRows.apply(token, table.token, flat, table)
+        cost = torch.einsum("bkc,bc->bk", token, self.cost.gather(1, flat))
+        ended = torch.zeros_like(m)
+        if self.stay is not None:
+            stay = p[..., -1].sum(-1)
+            emb = emb + stay[..., None] * self.shared.pad
+            cost = cost + stay * self.cost[:, PAD, None]
+            ended = stay + torch.einsum("bkc,bc->bk", token, flat.eq(self.eos).to(token))
+        above = s[:, None] - threshold[:, :, None, None]
+        rise = torch.einsum("bkjv,bkjv->bk", p, above) + (threshold - m)
+        return _Sums(m, back, rise, emb, cost, ended, p.detach())
+
+    def dense(self, cells: _Cells, index: Tensor) -> _Sums:
+        """Over all cells, by `ops.SoftSums`; `index` holds the best of each row, for m."""
+        scores, top = Tap.apply(cells.whole(), index)
+        m = self.thresholds(top + cells.offset[..., None])
+        threshold = m.detach() if self.form.detach_threshold else m
+        c = threshold[:, :, None] - cells.offset[:, None, :]
+        bias = None if self.stay is None else _log_weight(1 - self.beam.finished)
+        table = self.shared.table
+        log_z, back, rise, emb, cost, ended = SoftSums.apply(
+            scores, c, bias, table.token, table, self.cost, self.alpha, self.eos
+        )
+        if self.stay is not None:
+            above = self.stay[:, None] - threshold[:, :, None]  # batch beam prev
+            logit = _log_weight(self.beam.finished)[:, None] - self.alpha * above.square()
+            total = torch.logaddexp(log_z, logit.logsumexp(-1))
+            going, stays = (log_z - total).exp(), (logit - total[..., None]).exp()
+            stay = stays.sum(-1)
+            back = going[..., None] * back + stays
+            rise = going * rise + (stays * above).sum(-1)
+            emb = going[..., None] * emb + stay[..., None] * self.shared.pad
+            cost = going * cost + stay * self.cost[:, PAD, None]
+            ended = going * ended + stay
+        p = None
+        if self.form.diagnostics:
+            with torch.no_grad():
+                p = self.indices(cells.raw + cells.offset[..., None], m)[0]
+        return _Sums(m, back, rise + (threshold - m), emb, cost, ended, p)
+
+
+def _log_weight(weight: Tensor) -> Tensor:
+    """log w; where w is 0, a finite number that a softmax turns into 0, without a gradient."""
+    tiny = torch.finfo(weight.dtype).tiny
+    return torch.where(weight > tiny, weight.clamp_min(tiny).log(), _lowest(weight))
+
+
+# The loop, and its uses
+
+
 def soft_beam(
     decoder: Decoder,
     costs: Float[Tensor, "batch time vocab"] | None = None,
@@ -224,13 +445,14 @@ def soft_beam(
     beam = _start(decoder)
     none = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), len(decoder.embedding))
     watched: list[Diagnostics] = []
-    step = partial(_step, decoder) if form.reference else partial(_fast_step, _Shared(decoder))
-    step = partial(checkpoint, step, use_reentrant=False) if form.checkpoint else step
+    step: Callable[..., SoftBeam] = partial(_step, decoder)
+    if not form.reference:
+        step = partial(_fast_step, _Shared(decoder))
+    if form.checkpoint:
+        step = partial(checkpoint, step, use_reentrant=False)
     for t, width in enumerate(beam_widths(k, len(decoder.embedding), time, eos=eos is not None)):
         cost = none if costs is None else costs[:, t].to(beam.score.dtype)
-        new = _step(
-            decoder, beam, cost, k=width, alpha=alpha, cost_scale=cost_scale, eos=eos, form=form
-        )
+        new = step(beam, cost, k=width, alpha=alpha, cost_scale=cost_scale, eos=eos, form=form)
         if form.diagnostics:
             watched.append(diagnose(new))
         beam = new if lengths is None else _freeze(new, beam, t < lengths)

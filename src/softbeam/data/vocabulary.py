@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from softbeam.errors import UserError
 
@@ -15,6 +15,7 @@ MASKED = (PAD, BOS, EOS, UNK, MASK)
 LABELS = ()  # a label set is closed: nothing but labels can be predicted
 
 
+@runtime_checkable
 class Codec(Protocol):
     """What training and decoding need of either kind."""
 

@@ -1,0 +1,182 @@
+"""Time and memory of soft-beam training against cross-entropy, in every form.
+
+One LSTM decoder, one update's forward and backward pass. The forms are timed in turns within one
+run, so that a busy machine slows all of them alike; medians are reported. Peak memory is that of
+a process of its own for each form, less that of one which only loads the model.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from softbeam.decoders import LocallyNormalized
+from softbeam.relax import FAST, REFERENCE, Form, expected_cost, soft_beam
+from softbeam.types import Decoder
+
+FORMS = ("ce", "reference", "dense", "pooled")
+
+
+class BenchModel(nn.Module):
+    """An LSTM language model of the benchmark's size, with both a fused and a stepwise form.
+
+    Its scores are spread like a trained model's (`spread` is their standard deviation), so that
+    a candidate pool has something to leave out.
+    """
+
+    def __init__(self, vocab: int, *, hidden: int = 256, batch: int = 32, spread: float = 4.0):
+        super().__init__()
+        self.batch, self.hidden = batch, hidden
+        self.embed = nn.Embedding(vocab, hidden)
+        self.bos = nn.Parameter(torch.randn(hidden))
+        self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
+        self.output = nn.Linear(hidden, vocab)
+        self.first = nn.Parameter(torch.randn(batch, hidden))  # a source for each row
+        with torch.no_grad():
+            self.output.weight.normal_(std=spread / (0.3 * hidden**0.5))  # |h| is about 0.3
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.embed.weight
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]:
+        return self.output.weight, self.output.bias
+
+    def start(self) -> tuple[Any, Tensor]:
+        return (self.first.tanh(), self.first), self.bos.expand(self.batch, -1)
+
+    def advance(self, state: Any, emb: Tensor) -> tuple[Tensor, Any]:
+        h, c = torch.lstm_cell(emb, state, *self.lstm.all_weights[0])
+        return h, (h, c)
+
+    def step(self, state: Any, emb: Tensor) -> tuple[Tensor, Any]:
+        hidden, state = self.advance(state, emb)
+        return self.output(hidden), state
+
+    def forced(self, target: Tensor) -> Tensor:
+        """Teacher forcing by the fused LSTM."""
+        (h, c), bos = self.start()
+        emb = torch.cat([bos[:, None], self.embed(target[:, :-1])], 1)
+        return self.output(self.lstm(emb, (h[None], c[None]))[0])
+
+
+class Case:
+    """One update of each form for one vocabulary and beam size."""
+
+    def __init__(
+        self,
+        vocab: int,
+        k: int,
+        *,
+        alpha: float = 2.0,
+        candidates: int = 32,
+        steps: int = 20,
+        batch: int = 32,
+        normalize: bool = False,
+        tolerance: float = 1e-6,
+    ):
+        torch.manual_seed(0)
+        self.model = BenchModel(vocab, batch=batch)
+        self.k, self.alpha, self.vocab, self.normalize = k, alpha, vocab, normalize
+        self.target = torch.randint(vocab, (batch, steps))
+        self.costs = torch.ones(batch, steps, vocab).scatter_(2, self.target[..., None], 0.0)
+        self.pool = Form(candidates=min(candidates, vocab), tolerance=tolerance)
+        self.dropped = float("nan")
+
+    def update(self, form: str) -> Tensor:
+        """The loss of one update, after its backward pass."""
+        self.model.zero_grad(set_to_none=True)
+        loss = self.cross_entropy() if form == "ce" else self.soft_beam(form)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def cross_entropy(self) -> Tensor:
+        return cross_entropy(self.model.forced(self.target).flatten(0, 1), self.target.flatten())
+
+    def soft_beam(self, form: str) -> Tensor:
+        how = {"reference": REFERENCE, "dense": FAST, "pooled": self.pool}[form]
+        decoder: Decoder = LocallyNormalized(self.model) if self.normalize else self.model
+        beam = soft_beam(decoder, self.costs, k=self.k, alpha=self.alpha, form=how)
+        if form == "pooled":
+            self.dropped = float(beam.dropped.max())
+        return expected_cost(beam, self.alpha).sum()
+
+
+def timed(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def peak_mb(vocab: int, k: int, form: str, **options: Any) -> float:
+    """Peak resident memory of one update in its own process, in MB above the loaded model's."""
+    call = f"from softbeam.bench.soft_beam import probe; probe({vocab}, {k}, {form!r}, **{options})"
+    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
+    return float(json.loads(out.stdout)["peak_mb"])
+
+
+def probe(vocab: int, k: int, form: str, **options: Any) -> None:
+    """Prints the peak of two updates, less what importing torch had taken: run in a child."""
+    torch.set_num_threads(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    case = Case(vocab, k, **options)
+    for _ in range(2):
+        case.update(form)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"peak_mb": (peak - before) / 1024}))
+
+
+def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -> dict[str, Any]:
+    """One row of the benchmark."""
+    case = Case(vocab, k, **options)
+    times: dict[str, list[float]] = {form: [] for form in FORMS}
+    for turn in range(repeats + 1):
+        for form in FORMS:
+            seconds = timed(lambda form=form: case.update(form))  # type: ignore[misc]
+            if turn:  # the first warms up
+                times[form].append(seconds)
+    medians = {form: statistics.median(values) for form, values in times.items()}
+    row: dict[str, Any] = {"vocab": vocab, "k": k}
+    row |= {f"{form}_s": medians[form] for form in FORMS}
+    row |= {f"{form}_ratio": medians[form] / medians["ce"] for form in FORMS[1:]}
+    fastest = min("dense", "pooled", key=lambda form: medians[form])
+    row |= {"best": fastest, "best_ratio": medians[fastest] / medians["ce"]}
+    row |= {"speedup": medians["reference"] / medians[fastest], "dropped_bound": case.dropped}
+    if memory:
+        row["peak_mb"] = {form: peak_mb(vocab, k, form, **options) for form in FORMS}
+    return row
+
+
+def run(
+    *,
+    vocab: Sequence[int] = (10, 1284, 32000),
+    k: Sequence[int] = (1, 3, 5),
+    repeats: int = 5,
+    alpha: float = 2.0,
+    candidates: int = 32,
+    normalize: bool = False,
+    memory: bool = True,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Rows of times (s), their ratios to cross-entropy, and peaks (MB), for each vocabulary and k.
+
+    A `dropped_bound` of 0 says that the pool fell back to the dense form, or held every cell.
+    """
+    rows = []
+    for size in vocab:
+        for beam in k:
+            options = {"alpha": alpha, "candidates": candidates, "normalize": normalize}
+            rows.append(measure(size, beam, repeats=repeats, memory=memory, **options))
+            if progress is not None:
+                progress(rows[-1])
+    settings = {"hidden": 256, "batch": 32, "time": 20, "alpha": alpha, "candidates": candidates}
+    return {"settings": {**settings, "normalize": normalize, "repeats": repeats}, "rows": rows}

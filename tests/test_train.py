@@ -1,0 +1,212 @@
+"""The loop: reproducible, exact under accumulation, warm-started, restarted, selected on dev."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from softbeam.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
+from softbeam.data.tasks import Tagging, Translation
+from softbeam.errors import UserError
+from softbeam.inference import evaluate_split, load
+from softbeam.objectives import CrossEntropy
+from softbeam.recipes import RECIPES
+from softbeam.runs import load_run, read_metrics
+from softbeam.train import Learner, Trainer, lr_shape, make_optimizer, train
+from softbeam.types import Batch
+
+
+def write_tagging(path: Path, sentences: int, seed: int) -> str:
+    """Labels that follow from the word and its predecessor: easy to learn, impossible to guess."""
+    rng = torch.Generator().manual_seed(seed)
+    lines = []
+    for _ in range(sentences):
+        words = torch.randint(0, 6, (int(torch.randint(2, 8, (1,), generator=rng)),), generator=rng)
+        before = 0
+        for word in words.tolist():
+            lines.append(f"w{word} T{(word + before) % 3}")
+            before = word
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def config(tmp_path) -> RunConfig:
+    return RunConfig(
+        data=Tagging(
+            train=write_tagging(tmp_path / "a.conll", 150, 1),
+            dev=write_tagging(tmp_path / "b.conll", 40, 2),
+        ),
+        model=Lstm(embedding=16, hidden=16, encoder="uni"),
+        pretrain=Stage(objective=CrossEntropy(), epochs=3, lr=0.02, tokens=100),
+        log_every=2,
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_the_same_seed_gives_the_same_weights_bit_for_bit(config, tmp_path):
+    one = replace(config, model=replace(config.model, dropout=0.2))
+    train(one, tmp_path / "x", quiet=True)
+    train(one, tmp_path / "y", quiet=True)
+    train(replace(one, seed=2), tmp_path / "z", quiet=True)
+    assert same(weights(tmp_path / "x"), weights(tmp_path / "y"))
+    assert not same(weights(tmp_path / "x"), weights(tmp_path / "z"))
+
+
+def test_a_run_folder_says_everything_and_loads(config, tmp_path):
+    out = tmp_path / "run"
+    summary = train(replace(config, pretrain=replace(config.pretrain, epochs=8)), out, quiet=True)
+    assert summary["metrics"]["accuracy"] > 90, "the task is deterministic"
+    names = "config.yaml source.json target.json metrics.jsonl model.safetensors environment.json"
+    assert set(names.split()) <= {f.name for f in out.iterdir()}
+    rows = read_metrics(out)
+    assert {r["kind"] for r in rows} == {"train", "dev"}
+    assert rows[0]["update"] == 2 and rows[0]["tokens_per_s"] > 0
+    facts = json.loads((out / "environment.json").read_text())
+    assert facts["packages"]["torch"] and facts["examples"]["train"] == 150
+    again = evaluate_split(load(out, threads=1), "dev", Search(), quiet=True)
+    assert again["metrics"] == summary["metrics"]
+
+
+def test_a_saved_configuration_runs_again_to_the_same_weights(config, tmp_path):
+    train(config, tmp_path / "x", quiet=True)
+    train(from_yaml(tmp_path / "x" / "config.yaml"), tmp_path / "y", quiet=True)
+    assert same(weights(tmp_path / "x"), weights(tmp_path / "y"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_prints_itself_and_reloads(name, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(RECIPES[name]()))
+    assert from_yaml(path) == RECIPES[name]()
+
+
+def gradients(config: RunConfig, tmp_path: Path, groups: list[list[Batch]]) -> list[torch.Tensor]:
+    """The weights after plain gradient descent on the groups."""
+    corpus = config.data.load()
+    from softbeam.runs import make_codecs
+
+    codecs = make_codecs(config, corpus)
+    torch.manual_seed(0)
+    model = config.model.build(len(codecs.source), len(codecs.target)).double()
+    tmp_path.mkdir(exist_ok=True)
+    trainer = Trainer(config, corpus, codecs, model, tmp_path, quiet=True)
+    stage = replace(config.pretrain, clip=1e9)
+    learner = Learner(model, CrossEntropy())
+    optimizer = torch.optim.SGD(learner.parameters(), lr=0.5)
+    for group in groups:
+        trainer.update(learner, optimizer, group, stage, 0)
+    return [p.detach() for p in model.parameters()]
+
+
+def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, tmp_path):
+    """Also where the parts have different numbers of tokens: a mean of means would not."""
+    source = torch.tensor([[2, 3, 4, 5], [3, 4, 0, 0], [5, 0, 0, 0]])
+    target = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0], [2, 0, 0, 0]])
+    whole = Batch(source, target, source != 0)
+    parts = [Batch(*(t[i : i + 1] for t in whole)) for i in range(3)]
+    one = gradients(config, tmp_path / "x", [[whole]])
+    three = gradients(config, tmp_path / "y", [parts])
+    for a, b in zip(one, three, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_warm_start_continues_from_the_other_run(config, tmp_path):
+    train(config, tmp_path / "x", quiet=True)
+    frozen = replace(config.pretrain, lr=1e-12, epochs=1)
+    second = replace(config, warm_start=str(tmp_path / "x"), pretrain=frozen)
+    train(second, tmp_path / "y", quiet=True)
+    before, after = weights(tmp_path / "x"), weights(tmp_path / "y")
+    for name in before:
+        torch.testing.assert_close(before[name], after[name])
+
+
+def test_stages_follow_one_another(config, tmp_path):
+    both = replace(config, finetune=replace(config.pretrain, epochs=2, lr=0.005))
+    train(both, tmp_path / "x", quiet=True)
+    rows = [r for r in read_metrics(tmp_path / "x") if r["kind"] == "dev"]
+    assert [r["stage"] for r in rows] == ["pretrain"] * 3 + ["finetune"] * 2
+
+
+def test_restarts_keep_the_best_on_dev(config, tmp_path):
+    out = tmp_path / "x"
+    summary = train(replace(config, restarts=2), out, quiet=True)
+    assert summary["score"] == max(summary["restart_scores"])
+    winner = out / f"restart-{summary['restart']}"
+    assert same(weights(out), weights(winner))
+    assert load_run(out).config.seed == load_run(winner).config.seed
+
+
+def test_early_stopping_and_the_best_epoch(config, tmp_path):
+    stage = replace(config.pretrain, epochs=30, lr=1e-12, patience=2)
+    summary = train(replace(config, pretrain=stage), tmp_path / "x", quiet=True)
+    rows = [r for r in read_metrics(tmp_path / "x") if r["kind"] == "dev"]
+    assert len(rows) == 3 and summary["epoch"] == 0
+
+
+def test_tensorboard_gets_the_same_numbers(config, tmp_path):
+    train(replace(config, tensorboard=True), tmp_path / "x", quiet=True)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "x" / "tensorboard"))
+    events.Reload()
+    logged = [r["loss"] for r in read_metrics(tmp_path / "x") if r["kind"] == "train"]
+    seen = [e.value for e in events.Scalars("train/loss")]
+    assert seen == pytest.approx(logged)
+
+
+def test_a_diverging_loss_stops_with_a_sentence(config, tmp_path):
+    bad = replace(config, pretrain=replace(config.pretrain, lr=1e30, clip=1e30))
+    with pytest.raises(UserError, match="the loss became"):
+        train(bad, tmp_path / "x", quiet=True)
+
+
+def test_learning_rate_shapes():
+    flat = Stage(warmup=4)
+    assert [lr_shape(flat, u, 10) for u in (0, 3, 4, 9)] == pytest.approx([0.2, 0.8, 1.0, 1.0])
+    assert lr_shape(Stage(schedule="linear"), 5, 10) == pytest.approx(0.5)
+    assert lr_shape(Stage(schedule="cosine"), 5, 10) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_optimizers(name):
+    made = make_optimizer(torch.nn.Linear(2, 2), Stage(optimizer=name, weight_decay=0.1))
+    assert type(made).__name__.lower() == name
+
+
+@pytest.mark.parametrize("subwords", [0, 60])
+def test_translation_from_two_files(tmp_path, subwords):
+    """Copying three-letter words: learnt with words and with subwords."""
+    rng = torch.Generator().manual_seed(0)
+    words = ["abc", "bca", "cab", "aab"]
+    lines = []
+    for _ in range(300):
+        chosen = torch.randint(0, 4, (int(torch.randint(1, 5, (1,), generator=rng)),), generator=rng)
+        lines.append(" ".join(words[i] for i in chosen))
+    (tmp_path / "s").write_text("\n".join(lines) + "\n")
+    (tmp_path / "t").write_text("\n".join(line.upper() for line in lines) + "\n")
+    config = RunConfig(
+        data=Translation(
+            source=str(tmp_path / "s"),
+            target=str(tmp_path / "t"),
+            subwords=subwords,
+            dev_share=0.2,
+        ),
+        model=Lstm(attention="bahdanau", embedding=32, hidden=32),
+        pretrain=Stage(objective=CrossEntropy(), epochs=20, lr=0.01, tokens=60),
+        select=Search(method="beam", beam=2),
+    )
+    summary = train(config, tmp_path / "run", quiet=True)
+    assert summary["metrics"]["chrf"] > 90
+    assert "tok:13a" in summary["metrics"]["signature"]
