@@ -192,7 +192,9 @@ def test_translation_from_two_files(tmp_path, subwords):
     words = ["abc", "bca", "cab", "aab"]
     lines = []
     for _ in range(300):
-        chosen = torch.randint(0, 4, (int(torch.randint(1, 5, (1,), generator=rng)),), generator=rng)
+        chosen = torch.randint(
+            0, 4, (int(torch.randint(1, 5, (1,), generator=rng)),), generator=rng
+        )
         lines.append(" ".join(words[i] for i in chosen))
     (tmp_path / "s").write_text("\n".join(lines) + "\n")
     (tmp_path / "t").write_text("\n".join(line.upper() for line in lines) + "\n")

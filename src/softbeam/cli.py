@@ -18,6 +18,11 @@ ALIASES = {"--search": "--method"}
 class Parser(ArgumentParser):
     """A parser whose complaints are one sentence and exit code 2."""
 
+    more_help = ""  # printed after the options, as it is
+
+    def format_help(self, *args: Any, **options: Any) -> str:
+        return str(super().format_help(*args, **options)) + self.more_help
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(" ".join(message.split()))
 
@@ -83,17 +88,14 @@ def train(words: list[str]) -> int:
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = RECIPES[words[0]]()
-    made = run_parser(
-        recipe,
-        parser_class=Parser,
-        prog=f"softbeam train {words[0]}",
-        description=RECIPES[words[0]].__doc__,
-        epilog=field_help({"data": recipe.data, "model": recipe.model}),
-    )
+    made = run_parser(recipe, parser(f"train {words[0]}", RECIPES[words[0]].__doc__ or ""))
+    made.more_help = field_help({"data": recipe.data, "model": recipe.model})
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
-    parsed = made.parse_args(words[1:])
+    made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
+    lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
+    parsed = made.parse_args([w for w in words[1:] if w != "--skip-bad"] + lenient)
     config = to_run(made, parsed)
     from softbeam.train import train as run
 
@@ -110,7 +112,7 @@ def field_help(parts: dict[str, Any]) -> str:
 
     lines = []
     for prefix, value in parts.items():
-        lines.append(f"{prefix} ({type(value).__name__}):")
+        lines.append(f"\nfields of {prefix}, a {type(value).__name__}:")
         documented = {
             p.arg_name: p.description or ""
             for cls in reversed(type(value).__mro__)
@@ -118,8 +120,10 @@ def field_help(parts: dict[str, Any]) -> str:
         }
         for f in fields(value):
             text = " ".join(documented.get(f.name, "").split())
-            lines.append(f"  --{prefix}.{f.name} (now {getattr(value, f.name)})\n        {text}")
-    return "\n".join(lines)
+            lines.append(
+                f"  {f'--{prefix}.{f.name}':24} {text} (default: {getattr(value, f.name)})"
+            )
+    return "\n".join([*lines, ""])
 
 
 def show_summary(out: str, summary: dict[str, Any]) -> None:
@@ -219,15 +223,27 @@ def data(words: list[str]) -> int:
         raise UserError(f"{parsed.action} needs a name; there are {', '.join(catalogue.names())}")
     if parsed.action == "show":
         shown = catalogue.describe(parsed.name)
-        print(json.dumps(shown, indent=1, default=str, ensure_ascii=False))
+        show_corpus(shown)
         if parsed.json:
-            say_json(json.loads(json.dumps(shown, default=str)))
+            say_json(shown)
         return 0
     paths = [str(path) for path in catalogue.fetch(parsed.name)]
     print("\n".join(paths))
     if parsed.json:
         say_json({"name": parsed.name, "files": paths})
     return 0
+
+
+def show_corpus(shown: dict[str, Any]) -> None:
+    """A corpus for a reader: what it is, where it comes from, where its files are now."""
+    for key in ("name", "title", "licence", "note"):
+        print(f"{key:8} {shown[key]}")
+    for origin in shown["origin"]:
+        print(f"origin   {' '.join(origin.values())}")
+    for file in shown["files"]:
+        print(f"file     {file['name']}  {file['size']:,} bytes  {file['found'] or 'not here yet'}")
+    if shown["supply"]:
+        print(f"supply   {shown['supply']}")
 
 
 def demo(words: list[str]) -> int:

@@ -6,15 +6,18 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from jsonargparse import ArgumentParser, set_parsing_settings
 
 from softbeam.data.tasks import Stress, Task
 from softbeam.errors import UserError
 from softbeam.objectives import CrossEntropy, Objective
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
     from torch import nn
+
+P = TypeVar("P", bound=ArgumentParser)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,20 +166,15 @@ class RunConfig:
         return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
 
 
-def run_parser(
-    default: RunConfig, *, parser_class: "type[ArgumentParser] | None" = None, **options: Any
-) -> "ArgumentParser":
-    """A parser with a flag for every field, whose defaults are a recipe's."""
-    from jsonargparse import ArgumentParser, set_parsing_settings
-
+def run_parser(default: RunConfig, parser: P) -> P:
+    """The parser with a flag for every field of a run, whose defaults are a recipe's."""
     set_parsing_settings(subclasses_enabled=[Task, Model, Objective])
-    parser = (parser_class or ArgumentParser)(**options)
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
     parser.add_class_arguments(RunConfig, None, default=default)
     return parser
 
 
-def to_run(parser: "ArgumentParser", parsed: Any) -> RunConfig:
+def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
     """The parsed values as a checked `RunConfig`."""
     made = parser.instantiate(parsed)
     config = RunConfig(**{f.name: made[f.name] for f in fields(RunConfig)})
@@ -203,7 +201,7 @@ def check(config: RunConfig) -> None:
 
 def to_yaml(config: RunConfig) -> str:
     """The whole resolved run; `from_yaml` gives an equal value back."""
-    parser = run_parser(config)
+    parser = run_parser(config, ArgumentParser())
     parsed = parser.get_defaults()
     del parsed["config"]
     return str(parser.dump(parsed, skip_validation=True))
@@ -213,7 +211,7 @@ def from_yaml(path: Path) -> RunConfig:
     """A run read from its file, or a sentence that says what is wrong with it."""
     if not path.is_file():
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
-    parser = run_parser(RunConfig(), exit_on_error=False)
+    parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
     try:
         return to_run(parser, parser.parse_args(["--config", str(path)]))
     except UserError:

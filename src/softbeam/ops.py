@@ -144,14 +144,13 @@ def weighted_soft_indices(
 # Faster forms of the same: what the fused soft-beam step of `relax` is made of
 
 
-def blocked_topk(
-    scores: Float[Tensor, "rows vocab"], n: int, *, block: int = 64
-) -> Int[Tensor, "rows {n}"]:
+def blocked_topk(scores: Float[Tensor, "rows vocab"], n: int) -> Int[Tensor, "rows {n}"]:
     """Indices of each row's n largest scores, best first: the same scores as `topk`, sooner.
 
     The n best cells lie in the n blocks with the best maxima.
     """
     rows, vocab = scores.shape
+    block = 64 if vocab > 256 * n else 16
     blocks = vocab // block
     if blocks < 4 * n:
         return scores.topk(n).indices
@@ -308,7 +307,7 @@ class ReadoutAt(torch.autograd.Function):
         w.add_sparse(index, grad, hidden)
         b.add_sparse(index, grad, hidden.new_ones(len(hidden), 1))
         rows = w.table.index_select(0, index.flatten()).unflatten(0, index.shape)
-        return torch.einsum("rn,rnh->rh", grad, rows), zero, zero, None, None, None, None
+        return (grad[:, None] @ rows)[:, 0], zero, zero, None, None, None, None
 
 
 class MixRows(torch.autograd.Function):
@@ -316,17 +315,17 @@ class MixRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, p: Tensor, token: Tensor, index: Tensor, table: SharedTable) -> Tensor:
-        ctx.save_for_backward(p, index)
+        rows = table.table.index_select(0, index.flatten()).unflatten(0, index.shape)
+        ctx.save_for_backward(p, index, rows)
         ctx.table = table
-        return p @ table.table.index_select(0, index.flatten()).unflatten(0, index.shape)
+        return p @ rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (p, index), shared = ctx.saved_tensors, ctx.table
+        p, index, rows = ctx.saved_tensors
         spread = index[:, None].expand_as(p).flatten(0, 1)
-        shared.add_sparse(spread, p.flatten(0, 1), grad.flatten(0, 1))
-        rows = shared.table.index_select(0, index.flatten()).unflatten(0, index.shape)
+        ctx.table.add_sparse(spread, p.flatten(0, 1), grad.flatten(0, 1))
         return grad @ rows.mT, grad.new_zeros(()), None, None
 
 
@@ -370,7 +369,7 @@ class SoftSums(torch.autograd.Function):
         beam = c.shape[1]
         word = scores.new_empty(batch, beam, vocab)
         part, log_top = scores.new_empty(batch, beam, prev), scores.new_zeros(batch, beam)
-        rise, zero = scores.new_empty(batch, beam), scores.new_zeros(())
+        rise, zero, floor = scores.new_empty(batch, beam), scores.new_zeros(()), _floor(scores)
         for b in _slices(batch, beam * prev * vocab):
             x = scores[b, None] - c[b, :, :, None]
             e = torch.addcmul(zero, x, x, value=-alpha)
@@ -378,7 +377,7 @@ class SoftSums(torch.autograd.Function):
                 e += bias[b, None, :, None]
                 log_top[b] = e.amax((-1, -2))
                 e -= log_top[b, :, None, None]
-            e.exp_()
+            e.clamp_min_(floor).exp_()
             part[b] = e.sum(-1)
             torch.sum(e, 2, out=word[b])
             rise[b] = x.mul_(e).sum((-1, -2))
@@ -410,7 +409,7 @@ class SoftSums(torch.autograd.Function):
             base = -log_z[b, :, None, None]
             base = base if bias is None else base + bias[b, None, :, None]
             x = scores[b, None] - c[b, :, :, None]
-            p = torch.addcmul(base, x, x, value=-alpha).exp_()
+            p = torch.addcmul(base, x, x, value=-alpha).clamp_min_(_floor(x)).exp_()
             torch.sum(p, 2, out=word[b])
             slope = g_rise[b, :, None, None]
             g = torch.addcmul(pair[b, :, :, None], x, slope).add_(g_word[b, :, None])  # G - mean
@@ -421,6 +420,11 @@ class SoftSums(torch.autograd.Function):
             d_c[b] = g.sum(-1).neg_()
         table.add(word.flatten(0, 1), g_emb.flatten(0, 1))
         return d_scores, d_c, d_bias, g_z.new_zeros(()), None, None, None, None
+
+
+def _floor(like: Tensor) -> float:
+    """A log weight of no consequence whose exp is not denormal: those cost ten times as much."""
+    return -60.0 if torch.finfo(like.dtype).bits < 64 else -300.0
 
 
 def _slices(batch: int, each: int, cells: int = 1 << 18) -> list[slice]:

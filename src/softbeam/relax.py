@@ -289,22 +289,15 @@ def _fast_step(
 ) -> SoftBeam:
     """`soft_beam_step` or `soft_beam_step_eos`, dense or over a pool of candidates."""
     cells, state = shared.cells(beam, cost_scale * cost if cost_scale else None)
-    vocab = cells.raw.shape[-1]
-    n = min(vocab, max(k, form.candidates or 0))
-    index = blocked_topk(cells.raw.flatten(0, 1), n).unflatten(0, beam.score.shape)
     stay = None if eos is None else beam.score + cost_scale * cost[:, PAD, None]
     relaxation = _Relaxation(shared, beam, cost, stay, k, alpha, eos, form)
-    dropped = torch.zeros_like(beam.dropped)
-    if pooled := form.candidates is not None and n < vocab:
-        bound = relaxation.bound(cells, index)
-        pooled = bool((bound <= form.tolerance).all())
-        dropped = bound if pooled else dropped
-    sums = relaxation.pooled(cells, index) if pooled else relaxation.dense(cells, index)
+    index, dropped = relaxation.pool(cells)
+    sums = relaxation.dense(cells) if index is None else relaxation.pooled(cells, index)
     return beam._replace(
         state=mix(state, sums.back),
         emb=sums.emb.flatten(0, 1),
         score=sums.m + sums.rise if form.score == "soft" else sums.m,
-        cost=sums.cost + torch.einsum("bkj,bj->bk", sums.back, beam.cost),
+        cost=sums.cost + (sums.back @ beam.cost[..., None])[..., 0],
         finished=sums.ended.clamp(0, 1),
         real=torch.ones_like(sums.m, dtype=torch.bool),
         dropped=beam.dropped.maximum(dropped),
@@ -345,24 +338,50 @@ class _Relaxation(NamedTuple):
         s, weight = self.with_stay(s)
         return weighted_soft_indices(s, weight, m, self.alpha), s
 
-    @torch.no_grad()
-    def bound(self, cells: _Cells, index: Tensor) -> Float[Tensor, " batch"]:
-        """An upper bound on the mass outside the pool, the largest over the beam.
+    def pool(self, cells: _Cells) -> tuple[Tensor | None, Tensor]:
+        """Indices of the smallest pool, at most `candidates` a row, that holds all but `tolerance`.
 
-        A cell left out of row j scores at most tau_j, the least in the row's pool, and while
-        tau_j <= m_i its weight is at most exp(-alpha (m_i - tau_j)^2).
+        None where no pool does, or all cells are wanted; and the bound of each row.
+        """
+        limit, vocab = self.form.candidates or 0, cells.raw.shape[-1]
+        n = min(16, limit)
+        while limit and max(n, self.k) < vocab:
+            index = self.best(cells, max(n, self.k))
+            dropped = self.dropped(cells, index)
+            worst = dropped[:, self.k :].amax(0).tolist()
+            for size, value in enumerate(worst, self.k):
+                if value <= self.form.tolerance:
+                    return index[..., :size], dropped[:, size]
+            if n == limit:
+                break
+            n = min(4 * n, limit)
+        return None, torch.zeros_like(self.beam.dropped)
+
+    def best(self, cells: _Cells, n: int) -> Int[Tensor, "batch prev n"]:
+        """The n best tokens of each row."""
+        return blocked_topk(cells.raw.flatten(0, 1), n).unflatten(0, self.beam.score.shape)
+
+    @torch.no_grad()
+    def dropped(self, cells: _Cells, index: Int[Tensor, "batch prev n"]) -> Tensor:
+        """Upper bounds on the mass that pools of 0..n candidates leave out: batch, n + 1.
+
+        The mass at `index` is known. Any other cell of row j scores at most tau_j, the least at
+        `index`, and while tau_j <= m_i its weight is at most exp(-alpha (m_i - tau_j)^2).
         """
         s = cells.raw.gather(-1, index) + cells.offset[..., None]
-        m, tau = self.thresholds(s)[:, :, None], s[..., -1]
-        left_out = cells.raw.shape[-1] - s.shape[-1]
-        outside = (-self.alpha * (m - tau[:, None]).clamp_min(0).square()).exp() * left_out
-        weight = torch.ones_like(s)
+        m = self.thresholds(s)[:, :, None]
+        inside = (-self.alpha * (s[:, None] - m[..., None]).square()).exp()
+        outside = (-self.alpha * (m - s[:, None, :, -1]).clamp_min(0).square()).exp()
+        outside = outside * (cells.raw.shape[-1] - s.shape[-1])
+        stay: float | Tensor = 0.0
         if self.stay is not None:
-            outside = outside * (1 - self.beam.finished)[:, None]
-            s, weight = self.with_stay(s)
-        inside = (-self.alpha * (s.flatten(1)[:, None] - m).square()).exp()
-        inside = torch.einsum("bkc,bc->bk", inside, weight.flatten(1))
-        return (outside.sum(-1) / (inside + outside.sum(-1))).amax(-1).nan_to_num(1.0)
+            going = (1 - self.beam.finished)[:, None]
+            inside, outside = inside * going[..., None], outside * going
+            stay = (-self.alpha * (self.stay[:, None] - m).square()).exp()
+            stay = (stay * self.beam.finished[:, None]).sum(-1, keepdim=True)
+        parts = torch.cat([inside.sum(-2), outside.sum(-1, keepdim=True)], -1)
+        left_out = parts.flip(-1).cumsum(-1).flip(-1)  # cells from the n-th on
+        return (left_out / (left_out[..., :1] + stay)).amax(1)
 
     def pooled(self, cells: _Cells, index: Int[Tensor, "batch prev n"]) -> _Sums:
         """Over the cells at `index` only, in plain autograd; rows of E are gathered."""
@@ -373,20 +392,21 @@ class _Relaxation(NamedTuple):
         token = p[..., : index.shape[-1]].flatten(2)
         flat, table = index.flatten(1), self.shared.table
         back, emb = p.sum(-1), MixRows.apply(token, table.token, flat, table)
-        cost = torch.einsum("bkc,bc->bk", token, self.cost.gather(1, flat))
+        cost = (token @ self.cost.gather(1, flat)[..., None])[..., 0]
         ended = torch.zeros_like(m)
         if self.stay is not None:
             stay = p[..., -1].sum(-1)
             emb = emb + stay[..., None] * self.shared.pad
             cost = cost + stay * self.cost[:, PAD, None]
-            ended = stay + torch.einsum("bkc,bc->bk", token, flat.eq(self.eos).to(token))
+            ended = stay + (token * torch.eq(flat, self.eos or 0)[:, None]).sum(-1)
         above = s[:, None] - threshold[:, :, None, None]
-        rise = torch.einsum("bkjv,bkjv->bk", p, above) + (threshold - m)
+        rise = (p * above).sum((-1, -2)) + (threshold - m)
         return _Sums(m, back, rise, emb, cost, ended, p.detach())
 
-    def dense(self, cells: _Cells, index: Tensor) -> _Sums:
-        """Over all cells, by `ops.SoftSums`; `index` holds the best of each row, for m."""
-        scores, top = Tap.apply(cells.whole(), index)
+    def dense(self, cells: _Cells) -> _Sums:
+        """Over all cells, by `ops.SoftSums`."""
+        best = self.best(cells, min(self.k, cells.raw.shape[-1]))
+        scores, top = Tap.apply(cells.whole(), best)
         m = self.thresholds(top + cells.offset[..., None])
         threshold = m.detach() if self.form.detach_threshold else m
         c = threshold[:, :, None] - cells.offset[:, None, :]

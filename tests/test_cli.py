@@ -1,0 +1,171 @@
+"""The command line as a user meets it: real processes, exit codes, one sentence for bad use."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from softbeam.cli import COMMANDS, main
+from softbeam.recipes import RECIPES
+
+TAGS = {"the": "D", "a": "D", "dog": "N", "cat": "N", "runs": "V", "sleeps": "V"}
+SENTENCES = [
+    f"{d} {n} {v}" for d in ("the", "a") for n in ("dog", "cat") for v in ("runs", "sleeps")
+]
+
+
+def write_conll(path: Path, times: int) -> Path:
+    blocks = ["".join(f"{w}\t{TAGS[w]}\n" for w in s.split()) for s in SENTENCES * times]
+    path.write_text("\n".join(blocks))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A tagger trained on files by the command of the README."""
+    folder = tmp_path_factory.mktemp("cli")
+    words = ["train", "tagging"]
+    words += ["--data.train", str(write_conll(folder / "a.conll", 20))]
+    words += ["--data.dev", str(write_conll(folder / "b.conll", 2))]
+    words += ["--pretrain.epochs", "4", "--pretrain.lr", "0.02", "--pretrain.tokens", "60"]
+    words += ["--model.hidden", "16", "--out", str(folder / "run"), "--seed", "1", "--quiet"]
+    assert main(words) == 0
+    return folder / "run"
+
+
+def last_json(text: str) -> dict:
+    found = json.loads(text.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_train_then_evaluate_then_decode(run, tmp_path, capsys):
+    assert main(["evaluate", str(run), "--search", "beam", "--beam", "3", "--json", "--quiet"]) == 0
+    found = last_json(capsys.readouterr().out)
+    assert found["metrics"]["accuracy"] == 100.0 and found["search"]["beam"] == 3
+    new = tmp_path / "new.txt"
+    new.write_text("the cat runs\na dog sleeps\n")
+    assert main(["decode", str(run), "--input", str(new), "--quiet"]) == 0
+    assert capsys.readouterr().out == "D N V\nD N V\n"
+
+
+def test_nbest_lists_are_ordered_and_numbered(run, tmp_path, capsys):
+    new = tmp_path / "new.txt"
+    new.write_text("the cat runs\na dog sleeps\n")
+    words = ["decode", str(run), "--input", str(new), "--search", "beam", "--nbest", "3", "--quiet"]
+    assert main(words) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [r[0] for r in rows] == ["0"] * 3 + ["1"] * 3 and rows[0][2] == "D N V"
+    scores = [float(r[1]) for r in rows[:3]]
+    assert scores == sorted(scores, reverse=True)
+    out = tmp_path / "out.jsonl"
+    assert main([*words, "--format", "jsonl", "--output", str(out)]) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines[0]["input"] == "the cat runs" and lines[0]["rank"] == 0 and len(lines) == 6
+
+
+def test_a_printed_configuration_can_be_given_back(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "ccg", "--model.encoder", "uni", "--pretrain.lr", "0.5", "--print_config"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "c.yaml"
+    path.write_text(printed)
+    with pytest.raises(SystemExit):
+        main(["train", "ccg", "--config", str(path), "--print_config"])
+    again = capsys.readouterr().out
+    assert "encoder: uni" in again and "lr: 0.5" in again
+    assert again == printed
+
+
+BAD = {
+    "unknown command": (["frob"], "no command 'frob'"),
+    "unknown recipe": (["train", "frob"], "no recipe 'frob'; there are tagging"),
+    "unknown field": (["train", "stress", "--data.wordz", "3"], "wordz"),
+    "wrong type": (["train", "stress", "--pretrain.lr", "fast"], "pretrain.lr"),
+    "unknown choice": (["train", "stress", "--model.encoder", "tri"], "tri"),
+    "not positive": (["train", "stress", "--pretrain.lr", "0"], "must be above 0"),
+    "nothing to do": (["train", "stress", "--pretrain.epochs", "0"], "nothing to train"),
+    "no file": (["train", "tagging"], "--data.train PATH"),
+    "missing file": (["train", "tagging", "--data.train", "/no/such.conll"], "such.conll"),
+    "no run": (["evaluate", "/no/such/run"], "is not a run folder"),
+    "no input": (["decode", "RUN"], "input"),
+    "missing input": (["decode", "RUN", "--input", "/no/such.txt"], "such.txt"),
+    "no split": (["evaluate", "RUN", "--split", "frob"], "no split 'frob'"),
+    "beam of none": (["evaluate", "RUN", "--search", "beam", "--beam", "0"], "--beam 0"),
+    "too many": (["evaluate", "RUN", "--search", "beam", "--nbest", "9"], "--nbest 9"),
+    "no corpus": (["data", "show", "frob"], "frob"),
+    "no name": (["data", "fetch"], "needs a name"),
+    "no runs": (["report", "/no/such"], "no run"),
+    "bench of nothing": (["bench", "frob"], "frob"),
+    "no rounds": (["bench", "train", "--repeats", "0"], "--repeats 0"),
+    "no words": (["demo", "--words", "0"], "--words 0"),
+    "unwritable": (
+        ["decode", "RUN", "--input", "INPUT", "--output", "/no/such/out"],
+        "cannot write",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_use_is_one_sentence_and_exit_code_2(case, run, tmp_path, capsys):
+    words, expected = BAD[case]
+    (tmp_path / "in.txt").write_text("the cat runs\n")
+    places = {"RUN": str(run), "INPUT": str(tmp_path / "in.txt")}
+    code = main([places.get(word, word) for word in words])
+    shown = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and expected in shown[-1], shown
+    assert len(shown) == 1 and "Traceback" not in shown[0]
+
+
+def test_skip_bad_goes_on_and_says_so(tmp_path, capsys):
+    path = write_conll(tmp_path / "a.conll", 20)
+    path.write_text(path.read_text() + "\nbroken\n")
+    words = ["train", "tagging", "--data.train", str(path), "--out", str(tmp_path / "run")]
+    words += ["--pretrain.epochs", "1", "--model.hidden", "8"]
+    assert main(words) == 2
+    assert "a.conll" in capsys.readouterr().err
+    assert main([*words, "--skip-bad"]) == 0
+    assert "skipped 1 bad" in capsys.readouterr().out
+
+
+HELP = """
+import sys
+from softbeam.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as ended:
+    code = ended.code
+assert not {"torch", "transformers", "accelerate", "matplotlib"} & set(sys.modules), "heavy import"
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [[], *([c] for c in COMMANDS if c != "train"), *(["train", r] for r in RECIPES)]
+)
+def test_help_is_helpful_and_loads_nothing_heavy(words):
+    """Half a second leaves no time for torch; what is imported is the test, not the clock."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, *words, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: softbeam" in done.stdout
+    if words[:1] == ["train"]:
+        assert "--data.max_length" in done.stdout and "--model.hidden" in done.stdout
+
+
+def test_the_catalogue_is_listed(capsys):
+    assert main(["data", "list", "--json"]) == 0
+    found = last_json(capsys.readouterr().out)["corpora"]
+    assert {"cmudict", "multi30k", "ccg-ewt", "conll2003-de"} <= set(found)
+    assert main(["data", "show", "multi30k"]) == 0
+    assert "raw/train.de.gz" in capsys.readouterr().out
+
+
+def test_the_installed_command_runs():
+    command = Path(sys.executable).with_name("softbeam")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("softbeam ")

@@ -1,0 +1,74 @@
+"""The page: complete, self-contained, escaped."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from softbeam.config import RunConfig, to_yaml
+from softbeam.errors import UserError
+from softbeam.report import series, write_report
+
+EVIL = "<script>alert('x')</script>"
+
+
+def make_run(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(to_yaml(RunConfig()))
+    rows = [
+        {"kind": "train", "stage": "pretrain", "epoch": 0, "update": 50, "loss": 2.5},
+        {"kind": "train", "stage": "finetune", "epoch": 0, "update": 50, "loss": 1.5},
+        {"kind": "dev", "stage": "pretrain", "epoch": 0, "update": 80, "score": 61.0},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    summary = {"metrics": {"accuracy": 61.04}, "epoch": 0, "parameters": 1234, "seconds": 3.5}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    facts = {"command": ["softbeam", EVIL], "commit": None, "python": "3", "packages": {}}
+    (folder / "environment.json").write_text(json.dumps(facts | {"files": {"train": EVIL}}))
+    return folder
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict]] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+
+def test_the_page_shows_runs_and_loads_nothing(tmp_path):
+    make_run(tmp_path / "runs" / "a")
+    make_run(tmp_path / "runs" / "b")
+    rows = [{"task": EVIL, "greedy": 61.04}]
+    page = write_report([tmp_path / "runs"], tmp_path / "report.html", table=rows).read_text()
+    tags = Tags()
+    tags.feed(page)
+    names = [tag for tag, _ in tags.seen]
+    assert names.count("svg") == 2 and names.count("details") == 2
+    assert "script" not in names and EVIL not in page and "&lt;script&gt;" in page
+    loaded = [
+        a for _, a in tags.seen for key in ("src", "href") if str(a.get(key, "")).startswith("http")
+    ]
+    assert not loaded
+    assert "61.04" in page and "1,234" in page
+    assert not re.search(r"\b(None|Undefined)\b", page)
+
+
+def test_an_unfinished_run_is_shown_as_such(tmp_path):
+    folder = make_run(tmp_path / "a")
+    (folder / "summary.json").unlink()
+    page = write_report([folder], tmp_path / "report.html").read_text()
+    assert "not finished" in page
+
+
+def test_a_second_stage_goes_on_where_the_first_ended():
+    rows = [{"stage": s, "update": u, "loss": 0.0} for s, u in (("a", 5), ("a", 9), ("b", 2))]
+    assert series(rows, "loss")[0] == [5, 9, 11]
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="holds no run"):
+        write_report([tmp_path], tmp_path / "report.html")

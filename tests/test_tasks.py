@@ -1,0 +1,114 @@
+"""Built-in tasks: what is in a split, and that splits do not share words."""
+
+from pathlib import Path
+
+import pytest
+
+from softbeam.data import tasks
+from softbeam.data.readers import Example, Pronunciation
+from softbeam.errors import UserError
+
+DICTIONARY = "".join(
+    f"{a}{b}{c} K AE{i % 3} T\n" for i, a in enumerate("abcdefg") for b in "xyz" for c in "klmn"
+)
+
+
+@pytest.fixture
+def dictionary(tmp_path) -> str:
+    path = tmp_path / "cmudict.dict"
+    path.write_text(DICTIONARY + "dr.smith S M IH1 TH\nabout(2) B AW1 T\nabout AH0 B AW1 T\n")
+    return str(path)
+
+
+def test_letters_to_phonemes_and_stress_of_phonemes(dictionary):
+    spelling = tasks.GraphemeToPhoneme(path=dictionary, held_out_words=5)
+    assert spelling.example(Pronunciation("cat", ("K", "AE1", "T"))) == Example(
+        ("c", "a", "t"), ("K", "AE", "T")
+    )
+    stress = tasks.Stress(path=dictionary, held_out_words=5)
+    assert stress.example(Pronunciation("about", ("AH0", "B", "AW1", "T"))) == Example(
+        ("AH", "B", "AW", "T"), ("0", "-", "1", "-")
+    )
+    assert all(len(e.source) == len(e.target) for e in stress.load().split("train"))
+
+
+def test_words_are_never_in_two_splits_and_growth_keeps_them(dictionary):
+    def words(n: int) -> dict[str, set]:
+        corpus = tasks.GraphemeToPhoneme(path=dictionary, words=n, held_out_words=5).load()
+        return {name: {e.source for e in split} for name, split in corpus.splits.items()}
+
+    small, large = words(10), words(60)
+    assert len(small["dev"]) == len(small["test"]) == 5 and len(small["train"]) == 10
+    assert not small["train"] & (small["dev"] | small["test"]) and not small["dev"] & small["test"]
+    assert small["dev"] == large["dev"] and small["train"] < large["train"]
+    assert not any("." in word for split in large.values() for word in split)
+
+
+def test_too_few_words_are_refused(dictionary):
+    with pytest.raises(UserError, match="too few"):
+        tasks.Stress(path=dictionary, held_out_words=1000).load()
+
+
+def test_limits_apply_to_training_alone(dictionary):
+    corpus = tasks.GraphemeToPhoneme(path=dictionary, held_out_words=5, limit=7).load()
+    assert len(corpus.split("train")) == 7 and len(corpus.split("dev")) == 5
+    with pytest.raises(UserError, match="max_length=1"):
+        tasks.GraphemeToPhoneme(path=dictionary, held_out_words=5, max_length=1).load()
+    with pytest.raises(UserError, match="no split 'nope'; this task has"):
+        corpus.split("nope")
+
+
+def test_without_a_dev_file_the_same_sentence_is_never_on_both_sides(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("".join(f"w{i % 40} A\nx B\n\n" for i in range(200)))
+    splits = tasks.Tagging(train=str(path), dev_share=0.3).load().splits
+    assert len(splits["train"]) + len(splits["dev"]) == 200 and splits["dev"]
+    assert not set(splits["train"]) & set(splits["dev"])
+
+
+def test_skipping_bad_lines_counts_them(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("a A\nb B\n\nc\n\nd D\n\n" * 20)
+    with pytest.raises(UserError, match="a.conll.*4"):
+        tasks.Tagging(train=str(path)).load()
+    corpus = tasks.Tagging(train=str(path), skip_bad=True, dev_share=0.5).load()
+    assert corpus.bad.count == 20
+
+
+def test_lower_casing_translations(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("Ein Mann\tA Man\n" * 2 + "Zwei\tTwo\n")
+    made = tasks.Translation(source=str(path), lowercase=True, dev_share=0.0)
+    assert made.load().split("train")[0] == Example(("ein", "mann"), ("a", "man"))
+    assert made.tokens("Ein Hund") == ("ein", "hund")
+
+
+@pytest.fixture
+def catalogued(data_dir: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+    return data_dir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "sizes", "labels"),
+    [
+        (tasks.Supertags(), (11303, 1864, 1956), 508),
+        (tasks.Supertags(composite=True), (11303, 1864, 1956), 1248),
+        (tasks.NamedEntities(), (12330, 6186, 6186), 9),
+        (tasks.NamedEntities(corpus="germeval2014"), (5100, 1100, 1100), 20),
+        (tasks.Translation(), (29000, 1014, 1000), None),
+        (tasks.Translation(corpus="tatoeba-de-en"), (164919, 2433, 2461), None),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "kind") else None,
+)
+def test_the_catalogue_gives_the_counts_of_its_readmes(catalogued, task, sizes, labels):
+    corpus = task.load()
+    assert tuple(len(corpus.split(s)) for s in ("train", "dev", "test")) == sizes
+    if labels is not None:
+        assert len({label for e in corpus.split("train") for label in e.target}) == labels
+
+
+def test_the_thesis_count_of_phoneme_sequences(catalogued):
+    assert len(tasks.phoneme_sequences()) == 77_653
+    assert len(tasks.phoneme_sequences(distinct=True)) == 61_144
