@@ -20,7 +20,8 @@ def make_run(folder: Path) -> Path:
     rows = [
         {"kind": "train", "stage": "pretrain", "epoch": 0, "update": 50, "loss": 2.5},
         {"kind": "train", "stage": "finetune", "epoch": 0, "update": 50, "loss": 1.5},
-        {"kind": "dev", "stage": "pretrain", "epoch": 0, "update": 80, "score": 61.0},
+        {"kind": "dev", "stage": "pretrain", "epoch": 0, "update": 80, "value": 61.0}
+        | {"metric": "accuracy"},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     summary = {"metrics": {"accuracy": 61.04}, "epoch": 0, "parameters": 1234, "seconds": 3.5}

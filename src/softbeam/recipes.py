@@ -62,8 +62,8 @@ def g2p() -> RunConfig:
     """English letters to phonemes (packaged data)."""
     return RunConfig(
         data=GraphemeToPhoneme(),
-        model=Lstm(attention="bahdanau", embedding=64, hidden=128, dropout=0.2),
-        pretrain=Stage(objective=CrossEntropy(), epochs=12, lr=2e-3, schedule="linear"),
+        model=Lstm(attention="bahdanau", embedding=96, hidden=160, dropout=0.25),
+        pretrain=Stage(objective=CrossEntropy(), epochs=9, lr=3e-3, tokens=500, schedule="linear"),
     )
 
 

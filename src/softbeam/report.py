@@ -55,15 +55,18 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Two figures of all runs: training loss and dev score against updates, as inline SVG."""
+    """Figures of all runs against updates: training loss, and each metric on dev, as SVG."""
     try:
         import matplotlib
     except ImportError:
         raise MissingExtra("matplotlib", "report") from None
     matplotlib.use("Agg")
     loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
-    dev = [(r["name"], *series(r["dev"], "score")) for r in runs if r["dev"]]
-    made = [("Training loss", "loss", loss), ("Dev score (more is better)", "score", dev)]
+    made = [("Training loss", "loss", loss)]
+    for metric in sorted({r["dev"][0]["metric"] for r in runs if r["dev"]}):
+        rows = [r for r in runs if r["dev"] and r["dev"][0]["metric"] == metric]
+        lines = [(r["name"], *series(r["dev"], "value")) for r in rows]
+        made.append((f"Dev {metric.replace('_', ' ')}, percent", metric, lines))
     return [{"title": t, "svg": figure(label, lines)} for t, label, lines in made if lines]
 
 

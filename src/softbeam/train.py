@@ -193,7 +193,8 @@ class Trainer:
             self.model, self.corpus.split("dev"), kind, self.codecs, self.config.select
         )
         metric, score = main_metric(kind, metrics)
-        self.log("dev", stage=stage, epoch=epoch, update=update, metrics=metrics, score=score)
+        row = {"stage": stage, "epoch": epoch, "update": update}
+        self.log("dev", **row, metric=metric, value=metrics[metric], metrics=metrics)
         return Best(score, epoch, metric, metrics)
 
     def update(
