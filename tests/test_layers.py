@@ -7,7 +7,7 @@ import softbeam
 
 LAYERS = [
     ["errors", "types"],
-    ["ops", "decoders", "progress"],
+    ["ops", "decoders", "schedules", "costs", "progress"],
     ["data", "models", "search", "relax", "feedback", "metrics"],
     ["objectives"],
     ["config"],

@@ -9,6 +9,7 @@ from softbeam.data.batches import Encoded, collate
 from softbeam.decoders import LocallyNormalized, forced_scores, gather, mix, stepwise_scores
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives import CrossEntropy
+from softbeam.schedules import Moment
 from softbeam.search import beam_search
 from softbeam.types import Decoder, FusedDecoder
 
@@ -70,7 +71,7 @@ def test_padding_never_changes_a_number(options, lengths, extra):
     rng = torch.Generator()
 
     def gradients(one) -> list[torch.Tensor]:
-        loss = CrossEntropy()(model, one, update=0, rng=rng).total
+        loss = CrossEntropy()(model, one, now=Moment(), rng=rng).total
         return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
 
     together = gradients(batch)
@@ -130,7 +131,7 @@ def test_mixing_with_a_one_hot_gathers(options):
 @pytest.mark.parametrize("options", KINDS)
 def test_gradient_reaches_every_parameter(options):
     model, batch = build(options), collate(examples([4, 3, 5]))
-    CrossEntropy()(model, batch, update=0, rng=torch.Generator()).total.backward()
+    CrossEntropy()(model, batch, now=Moment(), rng=torch.Generator()).total.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 

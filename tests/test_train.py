@@ -15,6 +15,7 @@ from softbeam.inference import evaluate_split, load
 from softbeam.objectives import CrossEntropy
 from softbeam.recipes import RECIPES
 from softbeam.runs import load_run, read_metrics
+from softbeam.schedules import Moment
 from softbeam.train import Learner, Trainer, lr_shape, make_optimizer, train
 from softbeam.types import Batch
 
@@ -106,7 +107,7 @@ def gradients(config: RunConfig, tmp_path: Path, groups: list[list[Batch]]) -> l
     learner = Learner(model, CrossEntropy())
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.5)
     for group in groups:
-        trainer.update(learner, optimizer, group, stage, 0)
+        trainer.update(learner, optimizer, group, stage, Moment())
     return [p.detach() for p in model.parameters()]
 
 

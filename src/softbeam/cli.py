@@ -13,6 +13,7 @@ from softbeam import __version__
 from softbeam.errors import UserError
 
 ALIASES = {"--search": "--method"}
+TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
 
 
 class Parser(ArgumentParser):
@@ -95,7 +96,8 @@ def train(words: list[str]) -> int:
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
-    parsed = made.parse_args([w for w in words[1:] if w != "--skip-bad"] + lenient)
+    kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
+    parsed = made.parse_args(class_names(kept) + lenient)
     config = to_run(made, parsed)
     from softbeam.train import train as run
 
@@ -104,6 +106,17 @@ def train(words: list[str]) -> int:
     if parsed.json:
         say_json({"run": parsed.out} | summary)
     return 0
+
+
+def class_names(words: list[str]) -> list[str]:
+    """`--finetune.objective direct-loss` as jsonargparse knows it: DirectLoss."""
+    named = ("--pretrain.objective", "--finetune.objective")
+    return [
+        "".join(part.capitalize() for part in word.split("-"))
+        if before in named and word.islower()
+        else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
 
 
 def field_help(parts: dict[str, Any]) -> str:

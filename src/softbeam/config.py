@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
+from softbeam.costs import Cost
 from softbeam.data.tasks import Stress, Task
 from softbeam.errors import UserError
 from softbeam.objectives import CrossEntropy, Objective
+from softbeam.schedules import Schedule
 
 if TYPE_CHECKING:
     from torch import nn
@@ -168,7 +170,7 @@ class RunConfig:
 
 def run_parser(default: RunConfig, parser: P) -> P:
     """The parser with a flag for every field of a run, whose defaults are a recipe's."""
-    set_parsing_settings(subclasses_enabled=[Task, Model, Objective])
+    set_parsing_settings(subclasses_enabled=[Task, Model, Objective, Schedule, Cost])
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
     parser.add_class_arguments(RunConfig, None, default=default)
     return parser

@@ -7,10 +7,13 @@ of noise (deterministic forms ignore it).
 
 from collections.abc import Callable
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from softbeam.decoders import forced_scores
 from softbeam.ops import gumbel_noise, peaked_softmax, soft_argmax
+from softbeam.types import Decoder
 
 Feedback = Callable[..., Tensor]  # (scores, embedding, *, alpha, rng) -> fed embedding
 
@@ -88,3 +91,28 @@ def _straight_through(scores: Tensor, embedding: Tensor, alpha: float) -> Tensor
     p = peaked_softmax(scores, alpha)
     zero = (p - p.detach()) @ embedding.detach()  # exactly 0, with the gradient of the soft form
     return embedding[scores.argmax(-1)] + zero
+
+
+def mixed_scores(
+    decoder: Decoder,
+    target: Int[Tensor, "batch time"],
+    gold: Bool[Tensor, "batch time"],
+    *,
+    feedback: Feedback,
+    alpha: float,
+    rng: Generator,
+) -> Float[Tensor, "batch time vocab"]:
+    """Scores of every step when gold is fed after a step where `gold`, else the feedback (2017).
+
+    With gold everywhere it is teacher forcing, in one fused call where the decoder can.
+    """
+    if bool(gold[:, :-1].all()):
+        return forced_scores(decoder, target)
+    state, emb = decoder.start()
+    scores = []
+    for t in range(target.shape[1]):
+        score, state = decoder.step(state, emb)
+        scores.append(score)
+        own = feedback(score, decoder.embedding, alpha=alpha, rng=rng)
+        emb = torch.where(gold[:, t, None], decoder.embedding[target[:, t]], own)
+    return torch.stack(scores, 1)

@@ -6,22 +6,41 @@ the algorithms are imported where they are called.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from softbeam.costs import Cost, Hamming
+from softbeam.schedules import Constant, Exponential, InverseSigmoid, Moment, Schedule
 
 if TYPE_CHECKING:
-    from torch import Generator, nn
+    from torch import Generator, Tensor, nn
 
-    from softbeam.types import Batch, Loss
+    from softbeam.relax import Diagnostics, Form, SoftBeam
+    from softbeam.types import Batch, Decoder, Loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ABC):
-    """A loss of a model on a batch. `update` drives schedules, `rng` every random choice."""
+    """A loss of a model on a batch. `now` drives schedules, `rng` every random choice."""
 
     @abstractmethod
     def __call__(
-        self, model: "nn.Module", batch: "Batch", *, update: int, rng: "Generator"
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss": ...
+
+
+def gold_loss(scores: "Tensor", batch: "Batch", smoothing: float = 0.0) -> "Tensor":
+    """Negative log-likelihood of the real targets, summed."""
+    from torch.nn.functional import cross_entropy
+
+    target = batch.target.masked_fill(~batch.mask, -100)  # -100 counts for nothing
+    return cross_entropy(
+        scores.flatten(0, 1), target.flatten(), reduction="sum", label_smoothing=smoothing
+    )
+
+
+def size(batch: "Batch") -> int:
+    """The number of real target tokens, over which losses are averaged."""
+    return int(batch.mask.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +54,245 @@ class CrossEntropy(Objective):
     smoothing: float = 0.0
 
     def __call__(
-        self, model: "nn.Module", batch: "Batch", *, update: int, rng: "Generator"
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from torch.nn.functional import cross_entropy
-
         from softbeam.decoders import forced_scores
         from softbeam.types import Loss
 
         scores = forced_scores(model(batch.source), batch.target)
-        total = cross_entropy(
-            scores.flatten(0, 1),
-            batch.target.masked_fill(~batch.mask, -100).flatten(),  # -100 counts for nothing
-            reduction="sum",
-            label_smoothing=self.smoothing,
+        return Loss(gold_loss(scores, batch, self.smoothing), size(batch), {})
+
+
+FeedbackName = Literal[
+    "hard_argmax",
+    "hard_sample",
+    "soft_argmax_embedding",
+    "gumbel_soft_sample",
+    "straight_through_argmax",
+    "straight_through_sample",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledSampling(Objective):
+    """Cross-entropy of the gold tokens given a mixture of gold and own predictions (2017).
+
+    Args:
+        feedback: the function of `softbeam.feedback` from scores to the embedding fed next.
+        alpha: inverse temperature of the soft forms.
+        gold: probability of feeding gold; Constant 0 is 'always sample'.
+        gold_epochs: epochs at the beginning in which gold is always fed.
+        per: one coin for each token, each step of the batch, or each sequence.
+        smoothing: as in CrossEntropy.
+    """
+
+    feedback: FeedbackName = "soft_argmax_embedding"
+    alpha: Schedule = Exponential()
+    gold: Schedule = InverseSigmoid()
+    gold_epochs: int = 1
+    per: Literal["token", "step", "sequence"] = "token"
+    smoothing: float = 0.0
+
+    def __call__(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        from softbeam import feedback
+        from softbeam.types import Loss
+
+        p = 1.0 if now.epoch < self.gold_epochs else self.gold(now)
+        coins = self.coins(batch, p, rng)
+        scores = feedback.mixed_scores(
+            model(batch.source),
+            batch.target,
+            coins,
+            feedback=getattr(feedback, self.feedback),
+            alpha=self.alpha(now),
+            rng=rng,
         )
-        return Loss(total, int(batch.mask.sum()), {})
+        realised = coins[batch.mask].float().mean().item()
+        log = {"alpha": self.alpha(now), "gold": p, "gold_realised": realised}
+        return Loss(gold_loss(scores, batch, self.smoothing), size(batch), log)
+
+    def coins(self, batch: "Batch", p: float, rng: "Generator") -> "Tensor":
+        """True where gold is fed after a step: batch, time."""
+        import torch
+
+        rows, time = batch.target.shape
+        shape = {"token": (rows, time), "step": (1, time), "sequence": (rows, 1)}[self.per]
+        drawn = torch.rand(shape, generator=rng, device=rng.device) < p
+        return drawn.expand(rows, time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftBeamObjective(Objective):
+    """What the objectives on a relaxed beam share.
+
+    Args:
+        k: beam size (2018, Sec. 3: 3).
+        alpha: inverse temperature of the relaxation.
+        alpha_final: of the choice among the final beam; as alpha if not given.
+        cost: what a wrong token costs.
+        normalize: locally normalized scores; false searches raw scores (globally normalized).
+        cross_entropy: weight of cross-entropy added to the loss.
+        finish: outputs may end early, and finished mass is carried forward; needs an end mark.
+        extra: steps searched past the end of the target, with finish.
+        candidates: only so many best cells of each beam row enter the relaxation, where that is
+            exact to a tolerance; all of them if not given.
+        diagnose_every: updates between diagnostics of the beam.
+    """
+
+    k: int = 3
+    alpha: Schedule = Exponential()
+    alpha_final: Schedule | None = None
+    cost: Cost = Hamming()
+    normalize: bool = True
+    cross_entropy: float = 0.0
+    finish: bool = False
+    extra: int = 0
+    candidates: int | None = None
+    diagnose_every: int = 50
+
+    def __call__(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        from softbeam.decoders import LocallyNormalized, forced_scores
+        from softbeam.types import Loss
+
+        inner = model(batch.source)
+        decoder = LocallyNormalized(inner) if self.normalize else inner
+        longer = run_on(batch, self.extra) if self.finish else batch
+        log = {"alpha": self.alpha(now)}
+        total, more = self.loss(decoder, longer, now)
+        log |= more
+        if self.cross_entropy > 0:
+            gold = gold_loss(forced_scores(inner, batch.target), batch)
+            total = total + self.cross_entropy * gold
+            log["cross_entropy"] = gold.item() / max(size(batch), 1)
+        return Loss(total, size(batch), log)
+
+    @abstractmethod
+    def loss(
+        self, decoder: "Decoder", batch: "Batch", now: Moment
+    ) -> "tuple[Tensor, dict[str, float]]":
+        """The relaxed loss summed over the batch, and what to log."""
+
+    def beam(
+        self, decoder: "Decoder", batch: "Batch", now: Moment, cost_scale: float = 0.0
+    ) -> "SoftBeam":
+        """The soft beam over the targets' positions, with their costs (Algorithm 3)."""
+        from softbeam.relax import soft_beam
+
+        return soft_beam(
+            decoder,
+            self.cost(batch, decoder.embedding.shape[0]),
+            k=self.k,
+            alpha=self.alpha(now),
+            lengths=batch.mask.sum(1),
+            eos=self.eos(batch),
+            cost_scale=cost_scale,
+            form=self.form(now),
+        )
+
+    def form(self, now: Moment) -> "Form":
+        from softbeam.relax import Form
+
+        watch = now.update % self.diagnose_every == 0
+        return Form(candidates=self.candidates, diagnostics=watch)
+
+    def final(self, now: Moment) -> float:
+        return (self.alpha_final or self.alpha)(now)
+
+    def eos(self, batch: "Batch") -> int | None:
+        """The end mark, with which every target of a batch ends; None without `finish`."""
+        first = batch.target[0]
+        return int(first[first != 0][-1]) if self.finish else None
+
+
+def run_on(batch: "Batch", extra: int) -> "Batch":
+    """The batch with `extra` more positions after each target, whose gold token is padding."""
+    import torch
+    from torch.nn.functional import pad
+
+    lengths = batch.mask.sum(1) + extra
+    mask = torch.arange(batch.mask.shape[1] + extra, device=lengths.device) < lengths[:, None]
+    return batch._replace(target=pad(batch.target, (0, extra)), mask=mask)
+
+
+def shown(found: "Diagnostics | None") -> dict[str, float]:
+    """Diagnostics as numbers to log."""
+    if found is None:
+        return {}
+    return {f"beam_{name}": value.mean().item() for name, value in found._asdict().items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectLoss(SoftBeamObjective):
+    """Expected cost of the relaxed beam's best element (2018, Equation 2)."""
+
+    def loss(
+        self, decoder: "Decoder", batch: "Batch", now: Moment
+    ) -> "tuple[Tensor, dict[str, float]]":
+        from softbeam.relax import expected_cost
+
+        beam = self.beam(decoder, batch, now)
+        return expected_cost(beam, self.final(now)).sum(), shown(beam.diagnostics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftHinge(SoftBeamObjective):
+    """relu(s_max - s(y*)), s_max the relaxed cost-augmented maximum (2018, Sec. 2.5).
+
+    Args:
+        cost_scale: weight of the cost beside the scores.
+    """
+
+    cost_scale: float = 1.0
+
+    def loss(
+        self, decoder: "Decoder", batch: "Batch", now: Moment
+    ) -> "tuple[Tensor, dict[str, float]]":
+        from softbeam.relax import expected_score
+
+        beam = self.beam(decoder, batch, now, cost_scale=self.cost_scale)
+        margin = expected_score(beam, self.final(now)) - gold_score(decoder, batch, self.eos(batch))
+        zero = (margin <= 0).float().mean().item()
+        return margin.relu().sum(), {"hinge_zero": zero} | shown(beam.diagnostics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardHinge(SoftBeamObjective):
+    """The same with a hard beam: discontinuous, and unstable in the paper (2018, footnote 3).
+
+    Args:
+        cost_scale: weight of the cost beside the scores.
+    """
+
+    cost_scale: float = 1.0
+
+    def loss(
+        self, decoder: "Decoder", batch: "Batch", now: Moment
+    ) -> "tuple[Tensor, dict[str, float]]":
+        from softbeam.relax import hard_beam_max
+
+        s_max, _ = hard_beam_max(
+            decoder,
+            self.cost(batch, decoder.embedding.shape[0]),
+            k=self.k,
+            cost_scale=self.cost_scale,
+            lengths=batch.mask.sum(1),
+            eos=self.eos(batch),
+        )
+        margin = s_max - gold_score(decoder, batch, self.eos(batch))
+        return margin.relu().sum(), {"hinge_zero": (margin <= 0).float().mean().item()}
+
+
+def gold_score(decoder: "Decoder", batch: "Batch", eos: int | None) -> "Tensor":
+    """s(y*): the target's score, teacher forced, without cost; padding after the end is free."""
+    from softbeam.decoders import forced_scores
+
+    scores = forced_scores(decoder, batch.target).gather(-1, batch.target[:, :, None])[..., 0]
+    counted = batch.mask if eos is None else batch.mask & (batch.target != 0)
+    return (scores * counted).sum(-1)
+
+
+ALWAYS = Constant(value=0.0)  # 'always sample': gold is never fed after the first epochs

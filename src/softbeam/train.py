@@ -32,6 +32,7 @@ from softbeam.runs import (
     save_weights,
     write_start,
 )
+from softbeam.schedules import Moment
 from softbeam.types import Batch, Loss
 
 
@@ -42,8 +43,8 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, update: int, rng: torch.Generator) -> Loss:
-        return self.objective(self.model, batch, update=update, rng=rng)
+    def forward(self, batch: Batch, now: Moment, rng: torch.Generator) -> Loss:
+        return self.objective(self.model, batch, now=now, rng=rng)
 
 
 class Best(NamedTuple):
@@ -167,7 +168,7 @@ class Trainer:
                 for group in grouped(batches, epoch, stage.accumulation):
                     lr = stage.lr * slower * lr_shape(stage, update, updates)
                     set_lr(optimizer, lr)
-                    meter.add(*self.update(learner, optimizer, group, stage, update))
+                    meter.add(*self.update(learner, optimizer, group, stage, Moment(epoch, update)))
                     update += 1
                     progress.advance(1, meter.shown())
                     if update % self.config.log_every == 0:
@@ -203,7 +204,7 @@ class Trainer:
         optimizer: Any,
         group: list[Batch],
         stage: Stage,
-        update: int,
+        now: Moment,
     ) -> tuple[float, int, dict[str, float]]:
         """One optimizer step on a group of batches: total loss, size and the objective's log.
 
@@ -217,11 +218,13 @@ class Trainer:
             more = number + 1 < len(group)
             with self.accelerator.no_sync(learner) if more else nullcontext():
                 with self.accelerator.autocast():
-                    loss = learner(batch, update, self.rng)
+                    loss = learner(batch, now, self.rng)
                 self.accelerator.backward(loss.total)
             total, size, log = total + loss.total.item(), size + loss.size, dict(loss.log)
         if not math.isfinite(total):
-            raise UserError(f"the loss became {total} at update {update}; lower the learning rate")
+            raise UserError(
+                f"the loss became {total} at update {now.update}; lower the learning rate"
+            )
         gradients = [p.grad for p in learner.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, 1.0 / max(size, 1))
         self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
@@ -238,7 +241,8 @@ class Meter:
         self.log: dict[str, float] = {}
 
     def add(self, total: float, count: int, log: dict[str, float]) -> None:
-        self.total, self.count, self.log = self.total + total, self.count + count, log
+        self.total, self.count = self.total + total, self.count + count
+        self.log |= log
 
     def mean(self) -> float:
         return self.total / max(self.count, 1)

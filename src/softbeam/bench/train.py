@@ -16,6 +16,7 @@ from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import SOURCE, Vocabulary
 from softbeam.evaluate import Codecs
 from softbeam.objectives import CrossEntropy
+from softbeam.schedules import Moment
 from softbeam.train import Learner, Trainer, make_optimizer
 from softbeam.types import Batch
 
@@ -65,7 +66,7 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     )
 
     def update(batch: Batch) -> None:
-        trainer.update(learner, optimizer, [batch], config.pretrain, 0)
+        trainer.update(learner, optimizer, [batch], config.pretrain, Moment())
 
     return update
 

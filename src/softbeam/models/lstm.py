@@ -181,6 +181,11 @@ class LstmDecoder:
     def embedding(self) -> Float[Tensor, "vocab emb"]:
         return self.model.embed.weight
 
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor]:
+        """W and b of the scores, for relaxations that gather its gradient over the steps."""
+        return self.model.output.weight, self.model.output.bias
+
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
         state = self.model.attention.initial(self.encoded)
         return (state, 0), self.model.bos.expand(self.keys.shape[0], -1)

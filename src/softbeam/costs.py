@@ -1,0 +1,90 @@
+"""What a token costs at each step of a target: the decomposed task loss d (2018, Sec. 2).
+
+A cost is any callable `(batch, vocab) -> (batch, time, vocab)`; these are frozen dataclasses, so
+that a run's configuration can name them. Costs past a target's end are 0, and positions past the
+end but inside the mask (searches that run on) have padding as their gold token.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from softbeam.types import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost(ABC):
+    """A cost for every token at every position of a batch's targets."""
+
+    @abstractmethod
+    def __call__(self, batch: "Batch", vocab: int) -> "Tensor": ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hamming(Cost):
+    """1 for a token that is not the gold one."""
+
+    def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
+        return mismatch(batch.target, vocab) * batch.mask[:, :, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubledO(Cost):
+    """Hamming, but predicting 'O' for an entity costs 2 (2018, Sec. 3.1).
+
+    Args:
+        label: number of 'O'; label sets are ordered by frequency, and 'O' is the most frequent.
+    """
+
+    label: int = 0
+
+    def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
+        cost = mismatch(batch.target, vocab)
+        cost[:, :, self.label] *= 2
+        return cost * batch.mask[:, :, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windowed(Cost):
+    """Alignment-aware Hamming: a gold token at most `width` places off costs `penalty` a place.
+
+    A positional Hamming cost charges a whole suffix for one insertion; this one does not.
+
+    Args:
+        width: how far off a token may be.
+        penalty: cost for each place; at least 1 makes it Hamming.
+    """
+
+    width: int = 1
+    penalty: float = 0.5
+
+    def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
+        import torch
+
+        cost = mismatch(batch.target, vocab)
+        for shift in range(1, self.width + 1):
+            for moved, real in shifted(batch.target, batch.mask, shift):
+                near = torch.where(real[:, :, None], mismatch(moved, vocab), 1.0)
+                cost = torch.minimum(cost, near + shift * self.penalty)
+        return cost * batch.mask[:, :, None]
+
+
+def mismatch(target: "Tensor", vocab: int) -> "Tensor":
+    """1 everywhere but at the target token: batch, time, vocab."""
+    import torch
+
+    cost = torch.ones(*target.shape, vocab, device=target.device)
+    return cost.scatter(-1, target[:, :, None], 0.0)
+
+
+def shifted(target: "Tensor", mask: "Tensor", by: int) -> "list[tuple[Tensor, Tensor]]":
+    """The targets and masks moved `by` places to the right and to the left."""
+    from torch.nn.functional import pad
+
+    time = target.shape[1]
+    right = (pad(target, (by, 0))[:, :time], pad(mask, (by, 0))[:, :time])
+    left = (pad(target, (0, by))[:, by:], pad(mask, (0, by))[:, by:])
+    return [right, left]
