@@ -150,9 +150,9 @@ def blocked_topk(scores: Float[Tensor, "rows vocab"], n: int) -> Int[Tensor, "ro
     The n best cells lie in the n blocks with the best maxima.
     """
     rows, vocab = scores.shape
-    block = 64 if vocab > 256 * n else 16
+    block = 64
     blocks = vocab // block
-    if blocks < 4 * n:
+    if vocab < 4096 or blocks < 4 * n:
         return scores.topk(n).indices
     whole = scores[:, : blocks * block].unflatten(1, (blocks, block))
     chosen = whole.amax(-1).topk(n).indices
@@ -204,15 +204,14 @@ class SharedTable:
 
     def add_sparse(
         self,
-        index: Int[Tensor, "rows n"],
-        weights: Float[Tensor, "rows n"],
+        lines: Int[Tensor, " cells"],
+        sources: Int[Tensor, " cells"],
+        weights: Float[Tensor, " cells"],
         rows: Float[Tensor, "rows emb"],
     ) -> None:
-        """Adds weights[r, i] rows[r] to line index[r, i]; negligible weights are left out."""
+        """Adds weights[i] rows[sources[i]] to line lines[i] of the table, for every i."""
         self._begin()
-        size = weights.abs()
-        kept = (size > 1e-3 * torch.finfo(weights.dtype).eps * size.max()).nonzero(as_tuple=True)
-        self._sparse.append((torch.stack([index[kept], kept[0]]), weights[kept], rows))
+        self._sparse.append((torch.stack([lines, sources]), weights, rows))
 
     def take(self) -> Tensor:
         """The sum of all that was added in this backward pass."""
@@ -229,13 +228,14 @@ class SharedTable:
     def _sparse_sum(self) -> Tensor:
         cells, values, rows = zip(*self._sparse, strict=True)
         start = 0
-        shifted = []
         for cell, part in zip(cells, rows, strict=True):
-            shifted.append(torch.stack([cell[0], cell[1] + start]))
+            cell[1] += start
             start += len(part)
-        size = (len(self.table), start)
         matrix = torch.sparse_coo_tensor(
-            torch.cat(shifted, 1), torch.cat(values), size, check_invariants=False
+            torch.cat(cells, 1),
+            torch.cat(values),
+            (len(self.table), start),
+            check_invariants=False,
         )
         return torch.sparse.mm(matrix, torch.cat(rows))
 
@@ -304,8 +304,10 @@ class ReadoutAt(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (hidden, index), (w, b) = ctx.saved_tensors, ctx.tables
         zero = grad.new_zeros(())
-        w.add_sparse(index, grad, hidden)
-        b.add_sparse(index, grad, hidden.new_ones(len(hidden), 1))
+        lines, weights = index.flatten(), grad.flatten()
+        sources = torch.arange(len(hidden), device=index.device).repeat_interleave(index.shape[1])
+        w.add_sparse(lines, sources, weights, hidden)
+        b.add_sparse(lines, sources, weights, hidden.new_ones(len(hidden), 1))
         rows = w.table.index_select(0, index.flatten()).unflatten(0, index.shape)
         return (grad[:, None] @ rows)[:, 0], zero, zero, None, None, None, None
 
@@ -324,8 +326,9 @@ class MixRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         p, index, rows = ctx.saved_tensors
-        spread = index[:, None].expand_as(p).flatten(0, 1)
-        ctx.table.add_sparse(spread, p.flatten(0, 1), grad.flatten(0, 1))
+        felt = (p > 1e-3 * torch.finfo(p.dtype).eps).nonzero(as_tuple=True)  # of 1 in all
+        lines, sources = index[felt[0], felt[2]], felt[0] * p.shape[1] + felt[1]
+        ctx.table.add_sparse(lines, sources, p[felt], grad.flatten(0, 1))
         return grad @ rows.mT, grad.new_zeros(()), None, None
 
 

@@ -354,7 +354,7 @@ class _Relaxation(NamedTuple):
                     return index[..., :size], dropped[:, size]
             if n == limit:
                 break
-            n = min(4 * n, limit)
+            n = min(2 * n, limit)
         return None, torch.zeros_like(self.beam.dropped)
 
     def best(self, cells: _Cells, n: int) -> Int[Tensor, "batch prev n"]:
