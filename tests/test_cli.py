@@ -51,6 +51,22 @@ def test_train_then_evaluate_then_decode(run, tmp_path, capsys):
     assert capsys.readouterr().out == "D N V\nD N V\n"
 
 
+def test_two_runs_are_compared_on_the_same_sentences(run, capsys):
+    words = ["evaluate", str(run), "--against", str(run), "--json", "--quiet"]
+    assert main(words) == 0
+    found = last_json(capsys.readouterr().out)["against"]
+    assert found["difference"] == 0.0 and found["p_value"] == 1.0
+
+
+@pytest.mark.parametrize("options", [[], ["--marginal", "true"]])
+def test_soft_beam_decoding_of_a_sure_model_is_its_beam(run, tmp_path, capsys, options):
+    new = tmp_path / "new.txt"
+    new.write_text("the cat runs\na dog sleeps\n")
+    words = ["decode", str(run), "--input", str(new), "--search", "soft-beam", "--beam", "3"]
+    assert main([*words, "--alpha", "50", "--quiet", *options]) == 0
+    assert capsys.readouterr().out == "D N V\nD N V\n"
+
+
 def test_nbest_lists_are_ordered_and_numbered(run, tmp_path, capsys):
     new = tmp_path / "new.txt"
     new.write_text("the cat runs\na dog sleeps\n")
@@ -96,6 +112,7 @@ BAD = {
     "no split": (["evaluate", "RUN", "--split", "frob"], "no split 'frob'"),
     "beam of none": (["evaluate", "RUN", "--search", "beam", "--beam", "0"], "--beam 0"),
     "too many": (["evaluate", "RUN", "--search", "beam", "--nbest", "9"], "--nbest 9"),
+    "no softness": (["evaluate", "RUN", "--search", "soft-beam", "--alpha", "0"], "--alpha 0"),
     "no corpus": (["data", "show", "frob"], "frob"),
     "no name": (["data", "fetch"], "needs a name"),
     "no runs": (["report", "/no/such"], "no run"),

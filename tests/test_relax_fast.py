@@ -166,6 +166,30 @@ def test_a_second_backward_pass_gives_the_same_gradients(eos, candidates):
     torch.testing.assert_close(some[0], first[[n for n, _ in toy.named_parameters()].index("bos")])
 
 
+@pytest.mark.parametrize("frozen", ["E", "out"])
+def test_frozen_tables_get_no_gradient_and_the_rest_does(frozen):
+    toy, costs = ReadoutToy(vocab=6, batch=2), random_costs(2, 3, 6)
+    for form in (REFERENCE, Form(), Form(candidates=4, tolerance=0.9)):
+        getattr(toy, frozen).requires_grad_(False)
+        toy.zero_grad()
+        soft_beam_loss(toy, costs, k=2, alpha=1.0, form=form).sum().backward()
+        for name, value in toy.named_parameters():
+            assert (value.grad is None) == (name == frozen)
+
+
+@pytest.mark.parametrize("candidates", [None, 4])
+def test_very_large_alpha_in_float32_is_hard(candidates):
+    toy, costs = ReadoutToy(vocab=6, batch=2).float(), random_costs(2, 3, 6).float()
+    form = Form(candidates=candidates)
+    for shift in (0.0, 1000.0):
+        with torch.no_grad():
+            toy.out_bias.add_(shift)
+        fast, plain = (
+            soft_beam_loss(toy, costs, k=3, alpha=1e12, form=f) for f in (form, REFERENCE)
+        )
+        torch.testing.assert_close(fast, plain, rtol=1e-3, atol=1e-3)
+
+
 def test_soft_sums_gradcheck():
     g = torch.Generator().manual_seed(0)
     scores, c, bias, table, costs = (

@@ -76,7 +76,7 @@ def test_a_run_folder_says_everything_and_loads(config, tmp_path):
     assert rows[0]["update"] == 2 and rows[0]["tokens_per_s"] > 0
     facts = json.loads((out / "environment.json").read_text())
     assert facts["packages"]["torch"] and facts["examples"]["train"] == 150
-    again = evaluate_split(load(out, threads=1), "dev", Search(), quiet=True)
+    again, _ = evaluate_split(load(out, threads=1), "dev", Search(), quiet=True)
     assert again["metrics"] == summary["metrics"]
 
 

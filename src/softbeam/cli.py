@@ -163,7 +163,9 @@ def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
     search = Search(**{f.name: parsed[f.name] for f in fields(Search)})
     if search.beam < 1:
         raise UserError(f"--beam {search.beam}: must be at least 1")
-    limit = search.beam if search.method == "beam" else 1
+    limit = search.beam if "beam" in search.method else 1
+    if search.alpha <= 0:
+        raise UserError(f"--alpha {search.alpha}: must be above 0")
     if not 1 <= search.nbest <= limit:
         raise UserError(f"--nbest {search.nbest}: must be from 1 to {limit} with {search.method}")
     return parsed, search
@@ -199,19 +201,31 @@ def evaluate(words: list[str]) -> int:
     made.add_argument("--split", type=str, default="dev", help="train, dev or test")
     made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
     made.add_argument("--output", type=str, default=None, help="also write the outputs here")
+    made.add_argument("--against", type=str, default=None, help="another run: is it different?")
     parsed, search = parse_search(made, words)
     from softbeam import inference
 
     run = inference.load(Path(parsed.run), threads=parsed.threads)
-    found = inference.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
+    found, outputs = inference.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
     if parsed.output is not None:
-        inference.write_text(Path(parsed.output), found.pop("text"))
-    found.pop("text", None)
-    for name, value in found["metrics"].items():
-        print(f"{name:24} {value:.2f}" if isinstance(value, float) else f"{name:24} {value}")
+        text = "".join(" ".join(tokens) + "\n" for tokens in outputs)
+        inference.write_text(Path(parsed.output), text)
+    show_figures(found["metrics"])
+    if parsed.against is not None:
+        other = inference.load(Path(parsed.against), threads=parsed.threads)
+        found["against"] = inference.compare_split(
+            run, outputs, other, parsed.split, search, quiet=parsed.quiet
+        )
+        print(f"\nagainst {parsed.against} (paired bootstrap over sentences)")
+        show_figures(found["against"])
     if parsed.json:
         say_json({"run": parsed.run, "split": parsed.split} | found)
     return 0
+
+
+def show_figures(figures: dict[str, Any]) -> None:
+    for name, value in figures.items():
+        print(f"{name:24} {value:.4g}" if isinstance(value, float) else f"{name:24} {value}")
 
 
 def data(words: list[str]) -> int:

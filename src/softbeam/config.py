@@ -66,26 +66,30 @@ class Search:
     """How outputs are looked for.
 
     Args:
-        method: greedy, beam or sample.
+        method: greedy, beam, sample or soft-beam.
         beam: hypotheses kept by beam search.
         nbest: how many outputs to return for each input.
         length_penalty: beam search ranks by score / length**length_penalty.
         normalize: locally normalized step scores; false for raw scores.
         max_ratio: longest output, in source tokens ...
         max_extra: ... plus this many (not for tagging, whose outputs have the source's length).
+        alpha: inverse temperature of soft-beam decoding.
+        marginal: soft-beam decoding follows marginal instead of joint back pointers.
         temperature: of sampling.
         top_k: sample among this many best tokens only.
         top_p: sample among the fewest tokens with this share of the mass only.
         seed: of sampling.
     """
 
-    method: Literal["greedy", "beam", "sample"] = "greedy"
+    method: Literal["greedy", "beam", "sample", "soft-beam"] = "greedy"
     beam: int = 5
     nbest: int = 1
     length_penalty: float = 0.0
     normalize: bool = True
     max_ratio: float = 1.5
     max_extra: int = 10
+    alpha: float = 1.0
+    marginal: bool = False
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None

@@ -1,6 +1,7 @@
 """Decode examples with a trained model, and score what comes out."""
 
 from collections.abc import Callable, Sequence
+from operator import eq
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
 from softbeam.decoders import Forbidding, LocallyNormalized
+from softbeam.relax import soft_beam_decode
 from softbeam.search import beam_search, greedy, sample
 from softbeam.types import Decoder, Hypotheses
 
@@ -49,11 +51,13 @@ def searcher(search: Search, codec: Codec) -> Callable[[Decoder, Tensor], Hypoth
     rng = torch.Generator().manual_seed(search.seed)
 
     def run(decoder: Decoder, source_lengths: Tensor) -> Hypotheses:
-        bound = Forbidding(decoder, never) if never else decoder
-        bound = LocallyNormalized(bound) if search.normalize else bound
         limits = source_lengths
         if eos is not None:
             limits = (source_lengths * search.max_ratio).long() + search.max_extra
+        if search.method == "soft-beam":  # nothing is forbidden: no infinities in relaxed code
+            return soft_search(decoder, search, limits, eos)
+        bound = Forbidding(decoder, never) if never else decoder
+        bound = LocallyNormalized(bound) if search.normalize else bound
         if search.method == "greedy":
             return greedy(bound, lengths=limits, eos=eos)
         if search.method == "sample":
@@ -78,6 +82,25 @@ def searcher(search: Search, codec: Codec) -> Callable[[Decoder, Tensor], Hypoth
     return run
 
 
+def soft_search(decoder: Decoder, search: Search, limits: Tensor, eos: int | None) -> Hypotheses:
+    """The hard paths of soft-beam decoding (2018, Sec. 2.4), with their soft scores."""
+    bound = LocallyNormalized(decoder) if search.normalize else decoder
+    found = soft_beam_decode(
+        bound,
+        k=search.beam,
+        alpha=search.alpha,
+        time=int(limits.max()),
+        lengths=limits,
+        eos=eos,
+        marginal=search.marginal,
+    )
+    return Hypotheses(
+        found.tokens[:, : search.nbest],
+        found.lengths[:, : search.nbest],
+        found.scores[:, : search.nbest],
+    )
+
+
 def decode(
     model: nn.Module,
     sources: Sequence[Sequence[str]],
@@ -91,7 +114,7 @@ def decode(
     encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
     find = searcher(search, codecs.target)
     device = next(model.parameters()).device
-    width = search.beam if search.method == "beam" else 1
+    width = search.beam if "beam" in search.method else 1
     outputs: list[list[Output]] = [[] for _ in sources]
     model.eval()
     with torch.inference_mode():
@@ -160,6 +183,27 @@ def translation_score(
     }
 
 
+class Problems(NamedTuple):
+    """What is decoded, and the acceptable outputs of each."""
+
+    sources: list[tuple[str, ...]]
+    references: list[list[tuple[str, ...]]]
+
+
+def problems(kind: Kind, examples: Sequence[Example]) -> Problems:
+    """The distinct problems of a split.
+
+    For transcriptions a source with several references (pronunciations of a word) is one problem,
+    scored against the nearest of them; elsewhere every example is a problem of its own.
+    """
+    if kind != "transcription":
+        return Problems([e.source for e in examples], [[e.target] for e in examples])
+    grouped: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for example in examples:
+        grouped.setdefault(example.source, []).append(example.target)
+    return Problems(list(grouped), list(grouped.values()))
+
+
 def evaluate_outputs(
     model: nn.Module,
     examples: Sequence[Example],
@@ -169,23 +213,46 @@ def evaluate_outputs(
     *,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[dict[str, Any], list[list[str]]]:
-    """Decode a split and score it; the outputs come along, one for each distinct problem.
-
-    For transcriptions a source with several references (pronunciations of a word) is decoded once
-    and scored against the nearest of them; elsewhere every example is a problem of its own.
-    """
-    references: list[list[tuple[str, ...]]]
-    if kind == "transcription":
-        grouped: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-        for example in examples:
-            grouped.setdefault(example.source, []).append(example.target)
-        sources, references = list(grouped), list(grouped.values())
-    else:
-        sources = [e.source for e in examples]
-        references = [[e.target] for e in examples]
+    """Decode a split and score it; the outputs come along, one for each problem."""
+    sources, references = problems(kind, examples)
     predicted = best(decode(model, sources, codecs, search, on_batch=on_batch))
-    metrics = score(kind, predicted, references, [len(source) for source in sources])
-    return metrics, predicted
+    return score(kind, predicted, references, [len(source) for source in sources]), predicted
+
+
+def compare(
+    kind: Kind,
+    references: Sequence[Sequence[Sequence[str]]],
+    a: Sequence[Sequence[str]],
+    b: Sequence[Sequence[str]],
+) -> dict[str, Any]:
+    """Paired bootstrap over sentences of the difference of two systems' outputs.
+
+    Of token accuracy for tagging, of exact matches for transcriptions, of BLEU for translations.
+    """
+    if kind == "translation":
+        first, second = ([" ".join(tokens) for tokens in one] for one in (a, b))
+        golds = [[" ".join(tokens) for tokens in one] for one in references]
+        return {"metric": "bleu"} | metrics.paired_bootstrap_bleu(first, second, golds)
+    if kind == "transcription":
+        right = [
+            [100.0 * (list(p) in [list(g) for g in golds]) for p, golds in rows(one, references)]
+            for one in (a, b)
+        ]
+        return {"metric": "exact_matches"} | metrics.paired_bootstrap(*right)
+    counts = [
+        [(sum(map(eq, p, golds[0])), len(golds[0])) for p, golds in rows(one, references)]
+        for one in (a, b)
+    ]
+    found = metrics.paired_bootstrap(
+        *counts, statistic=lambda c: 100 * c[:, 0].sum() / c[:, 1].sum()
+    )
+    return {"metric": "accuracy"} | found
+
+
+def rows(
+    predicted: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
+) -> "zip[tuple[Any, Any]]":
+    return zip(predicted, references, strict=True)
 
 
 def evaluate(

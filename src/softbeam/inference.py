@@ -14,7 +14,7 @@ import torch
 from softbeam.config import Search
 from softbeam.data.readers import read_lines
 from softbeam.errors import UserError
-from softbeam.evaluate import Output, decode, evaluate_outputs
+from softbeam.evaluate import Output, best, compare, decode, evaluate_outputs, problems
 from softbeam.progress import Progress
 from softbeam.runs import Run, load_run
 
@@ -74,8 +74,10 @@ def write_text(path: Path, text: str) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
-def evaluate_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict[str, Any]:
-    """The metrics of a split, with the search that gave them, and the outputs as text."""
+def evaluate_split(
+    run: Run, split: str, search: Search, *, quiet: bool
+) -> tuple[dict[str, Any], list[list[str]]]:
+    """The metrics of a split with the search that gave them, and the outputs."""
     started = time.monotonic()
     examples = run.config.data.load().split(split)
     with Progress(f"decode {split}", len(examples), quiet=quiet) as progress:
@@ -87,10 +89,23 @@ def evaluate_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict
             search,
             on_batch=progress.advance,
         )
-    return {
-        "search": asdict(search),
-        "metrics": metrics,
-        "sentences": len(outputs),
-        "seconds": round(time.monotonic() - started, 2),
-        "text": "".join(" ".join(tokens) + "\n" for tokens in outputs),
-    }
+    seconds = round(time.monotonic() - started, 2)
+    found = {"search": asdict(search), "metrics": metrics, "sentences": len(outputs)}
+    return found | {"seconds": seconds}, outputs
+
+
+def compare_split(
+    run: Run,
+    outputs: Sequence[Sequence[str]],
+    other: Run,
+    split: str,
+    search: Search,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    """How sure the difference of a run's outputs from another run's is, on the run's split."""
+    kind = run.config.data.kind
+    sources, references = problems(kind, run.config.data.load().split(split))
+    with Progress(f"decode {split}", len(sources), quiet=quiet) as progress:
+        theirs = best(decode(other.model, sources, other.codecs, search, on_batch=progress.advance))
+    return compare(kind, references, outputs, theirs)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag
 
 
 def peaked_softmax(scores: Float[Tensor, "*rows n"], alpha: float) -> Float[Tensor, "*rows n"]:
@@ -193,6 +194,8 @@ class SharedTable:
 
     def add(self, weights: Float[Tensor, "rows vocab"], rows: Float[Tensor, "rows emb"]) -> None:
         """Adds weights^T rows: at once where that is large, otherwise in one product later."""
+        if not self.token.requires_grad:
+            return
         self._begin()
         if weights.numel() < 1 << 20:
             self._dense.append((weights, rows))
@@ -210,6 +213,8 @@ class SharedTable:
         rows: Float[Tensor, "rows emb"],
     ) -> None:
         """Adds weights[i] rows[sources[i]] to line lines[i] of the table, for every i."""
+        if not self.token.requires_grad:
+            return
         self._begin()
         self._sparse.append((torch.stack([lines, sources]), weights, rows))
 
@@ -308,8 +313,8 @@ class ReadoutAt(torch.autograd.Function):
         sources = torch.arange(len(hidden), device=index.device).repeat_interleave(index.shape[1])
         w.add_sparse(lines, sources, weights, hidden)
         b.add_sparse(lines, sources, weights, hidden.new_ones(len(hidden), 1))
-        rows = w.table.index_select(0, index.flatten()).unflatten(0, index.shape)
-        return (grad[:, None] @ rows)[:, 0], zero, zero, None, None, None, None
+        d_hidden = embedding_bag(index, w.table, mode="sum", per_sample_weights=grad)
+        return d_hidden, zero, zero, None, None, None, None
 
 
 class MixRows(torch.autograd.Function):
@@ -376,8 +381,9 @@ class SoftSums(torch.autograd.Function):
         for b in _slices(batch, beam * prev * vocab):
             x = scores[b, None] - c[b, :, :, None]
             e = torch.addcmul(zero, x, x, value=-alpha)
-            if bias is not None:  # otherwise the largest is exactly 0, at m_i itself
+            if bias is not None:
                 e += bias[b, None, :, None]
+            if bias is not None or alpha > 1e3:  # otherwise the largest is about 0, at m_i itself
                 log_top[b] = e.amax((-1, -2))
                 e -= log_top[b, :, None, None]
             e.clamp_min_(floor).exp_()

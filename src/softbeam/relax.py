@@ -77,14 +77,18 @@ class Diagnostics(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a soft-beam step is computed. Without options: dense, exact, recomputing p backward."""
+    """How a soft-beam step is computed. Without options: dense, exact, recomputing p backward.
+
+    With `candidates`, whether a pool suffices is decided for a whole batch at every step, so the
+    same sentence alone and in a batch agree to `tolerance` (in the other forms, to rounding).
+    """
 
     reference: bool = False  # plain autograd of Algorithm 3: the oracle
     candidates: int | None = None  # only the N best cells of each beam row enter the relaxation
     tolerance: float = 1e-6  # ... where they provably hold all but this much mass; else dense
     score: Literal["soft", "hard"] = "soft"  # line 13, or the threshold m_i itself
     detach_threshold: bool = False  # no gradient through m_i
-    checkpoint: bool = False  # recompute the decoder's step in the backward pass
+    checkpoint: bool = False  # keep only the beam between steps; compute each step twice
     diagnostics: bool = False  # fill SoftBeam.diagnostics
 
     def __post_init__(self) -> None:
@@ -116,7 +120,7 @@ def soft_beam_step(
     local, state = decoder.step(beam.state, beam.emb)
     s = beam.score[:, :, None] + local.unflatten(0, beam.score.shape)  # line 5
     s = s + cost_scale * cost[:, None, :] if cost_scale else s  # line 5 of Sec. 2.5
-    m = threshold = top_values(s, k)  # line 7: Algorithm 2, line 3
+    m = top_values(s, k)  # line 7: Algorithm 2, line 3
     threshold = m.detach() if form.detach_threshold else m
     p = soft_indices(s, threshold, alpha)  # line 7: Algorithm 2, line 5
     back = p.sum(-1)  # line 9: b, soft back pointers
