@@ -14,7 +14,7 @@ LAYERS = [
     ["evaluate"],
     ["runs"],
     ["train", "inference"],
-    ["report", "recipes", "bench"],
+    ["report", "recipes", "bench", "figures"],
     ["demo"],
     ["cli"],
 ]

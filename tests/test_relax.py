@@ -52,7 +52,7 @@ def gradients(loss: torch.Tensor, decoder: ToyDecoder) -> list[torch.Tensor]:
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_loss_and_the_scores_tend_to_the_hard_beams(k, eos, normalize, form):
-    for seed in range(4):
+    for seed in range(3):
         toy, costs = ToyDecoder(vocab=5, batch=2, seed=seed), random_costs(2, 4, 5, seed)
         decoder = LocallyNormalized(toy) if normalize else toy
         beam = soft_beam(decoder, costs, k=k, alpha=1e9, eos=eos, form=form)
@@ -83,7 +83,7 @@ def test_the_error_falls_as_alpha_grows(eos):
 @pytest.mark.parametrize("eos", [None, EOS])
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_decoded_paths_tend_to_the_hard_beams(k, eos, marginal):
-    for seed in range(4):
+    for seed in range(3):
         toy = ToyDecoder(vocab=5, batch=2, seed=seed)
         out = soft_beam_decode(toy, k=k, alpha=1e9, time=4, eos=eos, marginal=marginal)
         for row in range(2):

@@ -293,13 +293,18 @@ def demo(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """One self-contained HTML page about runs: softbeam report DIR… [--out report.html]"""
-    made = parser("report", "Tables and learning curves of run folders, as one HTML file.")
-    made.add_argument("runs", type=str, nargs="+", help="run folders, or folders of run folders")
-    made.add_argument("--out", type=str, default="report.html", help="the file to write")
+    made = parser("report", "Run folders as one HTML page, or a figure by name: figure-3.1.")
+    made.add_argument("runs", type=str, nargs="+", help="run folders, folders of them, or a figure")
+    made.add_argument("--out", type=str, default=None, help="the file to write")
     parsed = made.parse_args(words)
+    if parsed.runs == ["figure-3.1"]:
+        from softbeam.figures import figure_3_1
+
+        print(figure_3_1(Path(parsed.out or "figure-3.1.png")))
+        return 0
     from softbeam.report import write_report
 
-    print(write_report([Path(r) for r in parsed.runs], Path(parsed.out)))
+    print(write_report([Path(r) for r in parsed.runs], Path(parsed.out or "report.html")))
     return 0
 
 
