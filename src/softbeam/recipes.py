@@ -80,7 +80,7 @@ def translation() -> RunConfig:
         ),
         pretrain=Stage(
             objective=CrossEntropy(smoothing=0.1),
-            epochs=14,
+            epochs=8,
             lr=2e-3,
             tokens=1500,
             schedule="linear",
