@@ -161,7 +161,9 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize(
-    "words", [[], *([c] for c in COMMANDS if c != "train"), *(["train", r] for r in RECIPES)]
+    "words",
+    [[], *([c] for c in COMMANDS), *(["train", r] for r in RECIPES)]
+    + [["bench", "train"], ["bench", "soft-beam"]],
 )
 def test_help_is_helpful_and_loads_nothing_heavy(words):
     """Half a second leaves no time for torch; what is imported is the test, not the clock."""
@@ -170,8 +172,19 @@ def test_help_is_helpful_and_loads_nothing_heavy(words):
     )
     assert done.returncode == 0, done.stderr
     assert "usage: softbeam" in done.stdout
-    if words[:1] == ["train"]:
+    if words[:1] == ["train"] and len(words) > 1:
         assert "--data.max_length" in done.stdout and "--model.hidden" in done.stdout
+
+
+@pytest.mark.slow
+def test_benchmarks_print_rows(capsys):
+    words = ["bench", "soft-beam", "--vocab", "10", "--k", "2", "--repeats", "1", "--json"]
+    assert main(words) == 0
+    row = last_json(capsys.readouterr().out)["rows"][0]
+    assert {"vocab", "k", "ce_s", "reference_s", "dense_s", "pooled_s"} <= set(row)
+    assert any(name.endswith("peak_mb") or "mb" in name for name in row)
+    assert main(["bench", "train", "--repeats", "1", "--json"]) == 0
+    assert all(row["ratio"] > 0 for row in last_json(capsys.readouterr().out)["rows"])
 
 
 def test_the_catalogue_is_listed(capsys):

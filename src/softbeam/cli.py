@@ -309,15 +309,40 @@ def report(words: list[str]) -> int:
 
 
 def bench(words: list[str]) -> int:
-    """Measure speed: softbeam bench train [--json]"""
-    made = parser("bench", "train: cross-entropy training against a bare loop over torch.nn.LSTM.")
-    made.add_argument("what", type=str, choices=["train"])
-    made.add_argument("--repeats", type=int, default=15, help="rounds; medians are reported")
+    """Measure speed: softbeam bench train | soft-beam [--json]"""
+    benches = {"train": bench_train, "soft-beam": bench_soft_beam}
+    if not words or words[0] in ("-h", "--help"):
+        rows = [f"  {name:12} {run.__doc__}" for name, run in benches.items()]
+        print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
+        print("\n".join(rows))
+        return 0
+    if words[0] not in benches:
+        raise UserError(f"no benchmark {words[0]!r}; there are {', '.join(benches)}")
+    return benches[words[0]](words[1:])
+
+
+def bench_parser(name: str, description: str | None) -> Parser:
+    made = parser(f"bench {name}", description or "")
+    made.add_argument("--repeats", type=int, default=7, help="rounds; medians are reported")
     made.add_argument("--threads", type=int, default=1, help="processor threads")
     made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
+    return made
+
+
+def parse_bench(made: Parser, words: list[str]) -> Any:
     parsed = made.parse_args(words)
-    if parsed.repeats < 1:
-        raise UserError(f"--repeats {parsed.repeats}: must be at least 1")
+    for name in ("repeats", "threads"):
+        if parsed[name] < 1:
+            raise UserError(f"--{name} {parsed[name]}: must be at least 1")
+    import torch
+
+    torch.set_num_threads(parsed.threads)
+    return parsed
+
+
+def bench_train(words: list[str]) -> int:
+    """Cross-entropy training against a bare loop over torch.nn.LSTM."""
+    parsed = parse_bench(bench_parser("train", bench_train.__doc__), words)
     from softbeam.bench.train import run
 
     found = run(repeats=parsed.repeats, threads=parsed.threads)
@@ -329,6 +354,40 @@ def bench(words: list[str]) -> int:
     if parsed.json:
         say_json(found)
     return 0
+
+
+def bench_soft_beam(words: list[str]) -> int:
+    """Soft-beam training against cross-entropy and the plain reference: time and memory."""
+    made = bench_parser("soft-beam", bench_soft_beam.__doc__)
+    made.add_argument("--vocab", type=list[int], default=[10, 1284, 32000], help="sizes")
+    made.add_argument("--k", type=list[int], default=[1, 3, 5], help="beam sizes")
+    made.add_argument("--alpha", type=float, default=4.0, help="of the relaxation")
+    made.add_argument("--candidates", type=int, default=64, help="of the pooled form")
+    made.add_argument("--normalize", type=bool, default=False, help="local scores")
+    made.add_argument("--memory", type=bool, default=True, help="peaks, in processes of their own")
+    parsed = parse_bench(made, as_lists(words, ("--vocab", "--k")))
+    from softbeam.bench.soft_beam import run
+
+    def show(row: dict[str, Any]) -> None:
+        ratios = "  ".join(
+            f"{form} {row[form + '_s'] / row['ce_s']:5.1f}x"
+            for form in ("reference", "dense", "pooled")
+        )
+        print(f"V={row['vocab']:<6} k={row['k']}  CE {row['ce_s']:.3f} s  {ratios}", flush=True)
+
+    names = ("vocab", "k", "repeats", "alpha", "candidates", "normalize", "memory")
+    found = run(**{name: parsed[name] for name in names}, progress=show)
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
+    """`--k 3` and `--k 1,3` as the lists [3] and [1,3]."""
+    return [
+        f"[{word}]" if before in options and not word.startswith("[") else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
