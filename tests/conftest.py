@@ -11,8 +11,8 @@ from jaxtyping import install_import_hook
 # Shapes promised in signatures are checked at run time in every module that handles tensors; the
 # readers of text promise none, and a check for each line makes them ten times slower.
 TENSORS = (
-    "types ops decoders models search relax feedback objectives evaluate runs train inference "
-    "data.batches data.vocabulary bench exact energy proposals kernels chains"
+    "types ops decoders fused beams fast_beam models search relax feedback objectives evaluate "
+    "runs train inference data.batches data.vocabulary bench exact energy proposals kernels chains"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)

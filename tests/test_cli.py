@@ -96,6 +96,15 @@ def test_a_printed_configuration_can_be_given_back(tmp_path, capsys):
     assert again == printed
 
 
+def test_short_forms_reach_the_second_stage(capsys):
+    words = ["train", "ccg", "--objective", "direct-loss", "--beam", "5"]
+    with pytest.raises(SystemExit):
+        main([*words, "--finetune.objective.cost", "DoubledO", "--print_config"])
+    printed = capsys.readouterr().out
+    assert "softbeam.objectives.DirectLoss" in printed and "k: 5" in printed
+    assert "softbeam.costs.DoubledO" in printed
+
+
 BAD = {
     "unknown command": (["frob"], "no command 'frob'"),
     "unknown recipe": (["train", "frob"], "no recipe 'frob'; there are tagging"),
@@ -104,6 +113,7 @@ BAD = {
     "unknown choice": (["train", "stress", "--model.encoder", "tri"], "tri"),
     "not positive": (["train", "stress", "--pretrain.lr", "0"], "must be above 0"),
     "nothing to do": (["train", "stress", "--pretrain.epochs", "0"], "nothing to train"),
+    "no objective": (["train", "stress", "--objective", "frob"], "Frob"),
     "no file": (["train", "tagging"], "--data.train PATH"),
     "missing file": (["train", "tagging", "--data.train", "/no/such.conll"], "such.conll"),
     "no run": (["evaluate", "/no/such/run"], "is not a run folder"),

@@ -7,7 +7,8 @@ import softbeam
 
 LAYERS = [
     ["errors", "types"],
-    ["ops", "decoders", "schedules", "costs", "progress"],
+    ["ops", "decoders", "fused", "beams", "schedules", "costs", "progress"],
+    ["fast_beam"],
     ["data", "models", "search", "relax", "feedback", "metrics"],
     ["objectives"],
     ["config"],

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softbeam import feedback
-from softbeam.costs import DoubledO, Hamming, Windowed
+from softbeam.costs import Custom, DoubledO, Hamming, Windowed
 from softbeam.data.batches import Encoded, collate
 from softbeam.decoders import LocallyNormalized, forced_scores
 from softbeam.models.lstm import Seq2Seq
@@ -176,6 +176,14 @@ def test_running_on_adds_padding_as_gold():
     longer = run_on(batch_of([3, 2]), 2)
     assert longer.target.shape == (2, 5) and longer.target[1].tolist()[2:] == [0, 0, 0]
     assert longer.mask.sum(1).tolist() == [5, 4]
+
+
+def test_a_cost_of_ones_own():
+    batch = toy_batch([2, 3])
+    made = Custom(function=lambda b, v: 3.0 * Hamming()(b, v))
+    torch.testing.assert_close(made(batch, 5), 3.0 * Hamming()(batch, 5))
+    with pytest.raises(ValueError, match="shape"):
+        Custom(function=lambda b, v: torch.ones(2))(batch, 5)
 
 
 def test_costs():

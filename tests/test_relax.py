@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from softbeam import relax
+from softbeam.beams import FAST, REFERENCE, Form
 from softbeam.decoders import LocallyNormalized
 from softbeam.relax import (
-    FAST,
-    REFERENCE,
-    Form,
     beam_widths,
     expected_cost,
     hard_beam_max,

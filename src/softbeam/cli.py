@@ -16,6 +16,15 @@ ALIASES = {"--search": "--method"}
 TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
 
 
+SHORT_FORMS = """
+short forms:
+  --objective NAME         --finetune.objective: cross-entropy, scheduled-sampling, direct-loss,
+                           soft-hinge or hard-hinge, after the first stage
+  --beam K                 --finetune.objective.k
+  --skip-bad               --data.skip_bad true
+"""
+
+
 class Parser(ArgumentParser):
     """A parser whose complaints are one sentence and exit code 2."""
 
@@ -90,7 +99,7 @@ def train(words: list[str]) -> int:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = RECIPES[words[0]]()
     made = run_parser(recipe, parser(f"train {words[0]}", RECIPES[words[0]].__doc__ or ""))
-    made.more_help = field_help({"data": recipe.data, "model": recipe.model})
+    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + SHORT_FORMS
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")

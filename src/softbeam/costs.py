@@ -6,8 +6,9 @@ end but inside the mask (searches that run on) have padding as their gold token.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,6 +70,24 @@ class Windowed(Cost):
             for moved, real in shifted(batch.target, batch.mask, shift):
                 near = torch.where(real[:, :, None], mismatch(moved, vocab), 1.0)
                 cost = torch.minimum(cost, near + shift * self.penalty)
+        return cost * batch.mask[:, :, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Custom(Cost):
+    """Your own cost, by name: `--finetune.objective.cost.function package.module.function`.
+
+    Args:
+        function: from a batch and the vocabulary's size to (batch, time, vocab).
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
+        cost: Tensor = self.function(batch, vocab)
+        expected = (*batch.target.shape, vocab)
+        if tuple(cost.shape) != expected:
+            raise ValueError(f"a cost must have the shape {expected}, not {tuple(cost.shape)}")
         return cost * batch.mask[:, :, None]
 
 

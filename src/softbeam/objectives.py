@@ -142,7 +142,7 @@ class SoftBeamObjective(Objective):
     """
 
     k: int = 3
-    alpha: Schedule = Exponential()
+    alpha: Schedule = Exponential(growth=1.4)
     alpha_final: Schedule | None = None
     cost: Cost = Hamming()
     normalize: bool = True

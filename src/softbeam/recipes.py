@@ -32,6 +32,8 @@ def ccg() -> RunConfig:
         data=Supertags(max_length=60),
         model=Lstm(encoder="bi", dropout=0.3),
         pretrain=Stage(objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2),
+        finetune=Stage(epochs=4, lr=1e-3),
+        select=Search(method="beam", beam=3),  # 2018, Sec. 3: "beam size ... was set to 3"
     )
 
 

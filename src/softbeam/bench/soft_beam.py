@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from softbeam.beams import FAST, REFERENCE, Form
 from softbeam.decoders import LocallyNormalized
-from softbeam.relax import FAST, REFERENCE, Form, expected_cost, soft_beam
+from softbeam.relax import expected_cost, soft_beam
 from softbeam.types import Decoder
 
 FORMS = ("ce", "reference", "dense", "pooled")

@@ -1,0 +1,81 @@
+"""The nouns of the soft beam: what it is between two steps, and the forms of a step."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from softbeam.types import Decoder, State
+
+PAD = 0  # the token that follows the end of a sequence
+
+
+@runtime_checkable
+class ReadoutDecoder(Decoder, Protocol):
+    """A decoder whose step is `advance`, then one linear layer: scores = hidden W^T + b.
+
+    Optional: with it, the fast forms gather the layer's gradient over the steps, and a candidate
+    pool touches only the candidates' rows of W. It also works inside `LocallyNormalized`.
+    """
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]: ...  # W (vocab hidden), b (vocab)
+    def advance(
+        self, state: State, emb: Float[Tensor, "rows emb"]
+    ) -> tuple[Float[Tensor, "rows hidden"], State]: ...
+
+
+class SoftBeam(NamedTuple):
+    """The beam between two steps; i-th slots hold mixtures that tend to the i-th best prefix."""
+
+    state: State  # h, rows are batch-major
+    emb: Float[Tensor, "rows emb"]  # e
+    score: Float[Tensor, "batch beam"]  # s
+    cost: Float[Tensor, "batch beam"]  # D
+    finished: Float[Tensor, "batch beam"]  # f: the mass that has ended in EOS (0 without eos)
+    real: Bool[Tensor, "batch beam"]  # False: filler, in a row that froze while narrower
+    dropped: Float[Tensor, " batch"]  # largest bound on the mass a candidate pool left out
+    p: Tensor | None = None  # the last relaxed indices; kept where a caller asks for them
+    diagnostics: "Diagnostics | None" = None
+
+
+class Diagnostics(NamedTuple):
+    """How soft a soft beam was: means over the beam and over each row's own steps."""
+
+    entropy: Float[Tensor, " batch"]  # of p_i, in nats
+    overlap: Float[Tensor, " batch"]  # sum of min(p_i, p_j) over cells, mean over pairs i < j
+    dropped: Float[Tensor, " batch"]  # largest bound on the mass a candidate pool left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a soft-beam step is computed. Without options: dense, exact, recomputing p backward.
+
+    With `candidates`, whether a pool suffices is decided for a whole batch at every step, so the
+    same sentence alone and in a batch agree to `tolerance` (in the other forms, to rounding).
+    """
+
+    reference: bool = False  # plain autograd of Algorithm 3: the oracle
+    candidates: int | None = None  # only the N best cells of each beam row enter the relaxation
+    tolerance: float = 1e-6  # ... where they provably hold all but this much mass; else dense
+    score: Literal["soft", "hard"] = "soft"  # line 13, or the threshold m_i itself
+    detach_threshold: bool = False  # no gradient through m_i
+    checkpoint: bool = False  # keep only the beam between steps; compute each step twice
+    diagnostics: bool = False  # fill SoftBeam.diagnostics
+
+    def __post_init__(self) -> None:
+        if self.candidates is not None and self.candidates < 1:
+            raise ValueError(f"candidates={self.candidates} is below 1")
+        if self.score not in ("soft", "hard"):
+            raise ValueError(f"score={self.score!r} is neither 'soft' nor 'hard'")
+
+
+FAST = Form()
+REFERENCE = Form(reference=True)
+
+
+def lowest(like: Tensor) -> float:
+    """A finite number that a softmax turns into exactly 0."""
+    return torch.finfo(like.dtype).min / 4
