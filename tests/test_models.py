@@ -9,6 +9,7 @@ from softbeam.data.batches import Encoded, collate
 from softbeam.decoders import LocallyNormalized, forced_scores, gather, mix, stepwise_scores
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives import CrossEntropy
+from softbeam.relax import REFERENCE, Form, soft_beam_loss
 from softbeam.schedules import Moment
 from softbeam.search import beam_search
 from softbeam.types import Decoder, FusedDecoder
@@ -148,3 +149,27 @@ def test_a_unidirectional_encoder_sees_only_the_past():
 def test_tied_embeddings_need_equal_widths():
     with pytest.raises(ValueError, match="tied"):
         Seq2Seq(9, 7, embedding=5, hidden=6, tied=True)
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("wrap", [lambda d: d, LocallyNormalized], ids=["raw", "local"])
+@pytest.mark.parametrize("eos", [None, 1])
+def test_fast_soft_beams_equal_the_reference_on_every_model(options, wrap, eos):
+    """Values to 1e-6 and gradients to 1e-5, dense and over a pool of candidates."""
+    model, batch = build(options), collate(examples([4, 2, 3]))
+    costs = torch.rand(3, 4, 7, generator=torch.Generator().manual_seed(1)).double()
+    lengths = batch.mask.sum(1)
+
+    def value_and_gradient(form: Form) -> list[torch.Tensor]:
+        decoder = wrap(model(batch.source))
+        loss = soft_beam_loss(
+            decoder, costs, k=3, alpha=2.0, lengths=lengths, eos=eos, form=form
+        ).sum()
+        return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+    expected = value_and_gradient(REFERENCE)
+    for form in (Form(), Form(candidates=4, tolerance=1e-9), Form(checkpoint=True)):
+        found = value_and_gradient(form)
+        torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-6)
+        for a, b in zip(found[1:], expected[1:], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
