@@ -239,8 +239,8 @@ class DirectLoss(SoftBeamObjective):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftHinge(SoftBeamObjective):
-    """relu(s_max - s(y*)), s_max the relaxed cost-augmented maximum (2018, Sec. 2.5).
+class Hinge(SoftBeamObjective):
+    """relu(s_max - s(y*)), s_max the score of a cost-augmented search (2018, Sec. 2.5).
 
     Args:
         cost_scale: weight of the cost beside the scores.
@@ -251,25 +251,35 @@ class SoftHinge(SoftBeamObjective):
     def loss(
         self, decoder: "Decoder", batch: "Batch", now: Moment
     ) -> "tuple[Tensor, dict[str, float]]":
-        from softbeam.relax import expected_score
+        s_max, log = self.maximum(decoder, batch, now)
+        margin = s_max - gold_score(decoder, batch, self.eos(batch))
+        return margin.relu().sum(), log | {"hinge_zero": (margin <= 0).float().mean().item()}
 
-        beam = self.beam(decoder, batch, now, cost_scale=self.cost_scale)
-        margin = expected_score(beam, self.final(now)) - gold_score(decoder, batch, self.eos(batch))
-        zero = (margin <= 0).float().mean().item()
-        return margin.relu().sum(), {"hinge_zero": zero} | shown(beam.diagnostics)
+    @abstractmethod
+    def maximum(
+        self, decoder: "Decoder", batch: "Batch", now: Moment
+    ) -> "tuple[Tensor, dict[str, float]]":
+        """s_max of each row, and what to log."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardHinge(SoftBeamObjective):
-    """The same with a hard beam: discontinuous, and unstable in the paper (2018, footnote 3).
+class SoftHinge(Hinge):
+    """The hinge with the soft maximum of the relaxed beam (2018, Sec. 2.5)."""
 
-    Args:
-        cost_scale: weight of the cost beside the scores.
-    """
+    def maximum(
+        self, decoder: "Decoder", batch: "Batch", now: Moment
+    ) -> "tuple[Tensor, dict[str, float]]":
+        from softbeam.relax import expected_score
 
-    cost_scale: float = 1.0
+        beam = self.beam(decoder, batch, now, cost_scale=self.cost_scale)
+        return expected_score(beam, self.final(now)), shown(beam.diagnostics)
 
-    def loss(
+
+@dataclass(frozen=True, kw_only=True)
+class HardHinge(Hinge):
+    """The same with a hard beam: discontinuous, and unstable in the paper (2018, footnote 3)."""
+
+    def maximum(
         self, decoder: "Decoder", batch: "Batch", now: Moment
     ) -> "tuple[Tensor, dict[str, float]]":
         from softbeam.relax import hard_beam_max
@@ -282,8 +292,7 @@ class HardHinge(SoftBeamObjective):
             lengths=batch.mask.sum(1),
             eos=self.eos(batch),
         )
-        margin = s_max - gold_score(decoder, batch, self.eos(batch))
-        return margin.relu().sum(), {"hinge_zero": (margin <= 0).float().mean().item()}
+        return s_max, {}
 
 
 def gold_score(decoder: "Decoder", batch: "Batch", eos: int | None) -> "Tensor":
