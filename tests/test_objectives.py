@@ -250,3 +250,12 @@ def test_same_seed_same_loss():
     )
     one, two = (call(objective, model, batch, seed=3).total for _ in range(2))
     assert torch.equal(one, two) and not torch.equal(one, call(objective, model, batch, 4).total)
+
+
+def test_diagnostics_come_with_the_logged_updates():
+    model, batch = build(), batch_of([4, 5])
+    objective = DirectLoss(k=2, diagnose_every=10)
+    logged = call(objective, model, batch, now=Moment(update=9)).log
+    assert {"beam_entropy", "beam_overlap", "beam_dropped", "alpha"} <= set(logged)
+    assert logged["beam_entropy"] > 0 and 0 <= logged["beam_overlap"] <= 1
+    assert "beam_entropy" not in call(objective, model, batch, now=Moment(update=10)).log

@@ -196,7 +196,7 @@ class SoftBeamObjective(Objective):
     def form(self, now: Moment) -> "Form":
         from softbeam.relax import Form
 
-        watch = now.update % self.diagnose_every == 0
+        watch = (now.update + 1) % self.diagnose_every == 0  # the update that is logged
         return Form(candidates=self.candidates, diagnostics=watch)
 
     def final(self, now: Moment) -> float:
