@@ -13,6 +13,7 @@ from softbeam.objectives import (
     DirectLoss,
     HardHinge,
     ScheduledSampling,
+    SelfNormalized,
     SoftHinge,
     gold_score,
     run_on,
@@ -157,6 +158,17 @@ def test_a_sentence_has_the_same_loss_and_gradient_alone_and_in_a_batch(objectiv
     for i, value in enumerate(together):
         if value is not None:
             torch.testing.assert_close(value, sum(a[i] for a in alone if a[i] is not None))
+
+
+def test_self_normalization_penalizes_log_z_of_real_tokens_alone():
+    model, batch = build(), batch_of([4, 2])
+    plain = call(CrossEntropy(), model, batch).total
+    found = call(SelfNormalized(penalty=0.3), model, batch)
+    scores, expected = forced_scores(model(batch.source), batch.target), 0.0
+    log_z = [scores[i, t].exp().sum().log().item() for i, n in enumerate([4, 2]) for t in range(n)]
+    expected = plain.item() + 0.3 * sum(z * z for z in log_z)
+    assert found.total.item() == pytest.approx(expected)
+    assert found.log["log_z_mean"] == pytest.approx(sum(log_z) / 6)
 
 
 def test_interpolation_adds_cross_entropy():

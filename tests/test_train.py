@@ -74,6 +74,8 @@ def test_a_run_folder_says_everything_and_loads(config, tmp_path):
     rows = read_metrics(out)
     assert {r["kind"] for r in rows} == {"train", "dev"}
     assert rows[0]["update"] == 2 and rows[0]["tokens_per_s"] > 0
+    normalizers = [r["log_z"] for r in rows if r["kind"] == "dev"]
+    assert all(set(n) == {"train", "dev"} and n["dev"]["variance"] >= 0 for n in normalizers)
     facts = json.loads((out / "environment.json").read_text())
     assert facts["packages"]["torch"] and facts["examples"]["train"] == 150
     again, _ = evaluate_split(load(out, threads=1), "dev", Search(), quiet=True)

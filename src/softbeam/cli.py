@@ -18,8 +18,8 @@ TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.ob
 
 SHORT_FORMS = """
 short forms:
-  --objective NAME         --finetune.objective: cross-entropy, scheduled-sampling, direct-loss,
-                           soft-hinge or hard-hinge, after the first stage
+  --objective NAME         --finetune.objective: cross-entropy, self-normalized, scheduled-sampling,
+                           direct-loss, soft-hinge or hard-hinge, after the first stage
   --beam K                 --finetune.objective.k
   --skip-bad               --data.skip_bad true
 """

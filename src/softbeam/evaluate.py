@@ -13,10 +13,10 @@ from softbeam.data.batches import Encoded, in_order
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
-from softbeam.decoders import Forbidding, LocallyNormalized
+from softbeam.decoders import Forbidding, LocallyNormalized, forced_scores
 from softbeam.relax import soft_beam_decode
 from softbeam.search import beam_search, greedy, sample
-from softbeam.types import Decoder, Hypotheses
+from softbeam.types import Batch, Decoder, Hypotheses
 
 MAIN = {"tagging": "accuracy", "transcription": "sequence_error_rate", "translation": "bleu"}
 LOWER_IS_BETTER = {"sequence_error_rate", "token_error_rate"}
@@ -260,6 +260,19 @@ def evaluate(
 ) -> dict[str, Any]:
     """The figures of `evaluate_outputs` alone."""
     return evaluate_outputs(model, examples, kind, codecs, search)[0]
+
+
+@torch.inference_mode()
+def log_z(model: nn.Module, examples: Sequence[Encoded], *, tokens: int = 4000) -> dict[str, float]:
+    """Signed mean and variance of log Z over the real tokens, gold prefixes fed (2019, Table 1)."""
+    device = next(model.parameters()).device
+    model.eval()
+    found = []
+    for _, batch in in_order(examples, tokens=tokens):
+        batch = Batch(*(tensor.to(device) for tensor in batch))
+        found.append(forced_scores(model(batch.source), batch.target).logsumexp(-1)[batch.mask])
+    values = torch.cat(found)
+    return {"mean": values.mean().item(), "variance": values.var(correction=0).item()}
 
 
 def main_metric(kind: Kind, found: dict[str, Any]) -> tuple[str, float]:

@@ -63,6 +63,34 @@ class CrossEntropy(Objective):
         return Loss(gold_loss(scores, batch, self.smoothing), size(batch), {})
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelfNormalized(Objective):
+    """Cross-entropy + penalty * (log Z)^2 over the real tokens (2019; thesis 5.3.1).
+
+    Pulls every step's normalizer to 1, so that raw scores are nearly log-probabilities: the start
+    from which globally normalized training goes on.
+
+    Args:
+        penalty: lambda; unpublished, 0.1 is ours.
+        smoothing: as in CrossEntropy.
+    """
+
+    penalty: float = 0.1
+    smoothing: float = 0.0
+
+    def __call__(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        from softbeam.decoders import forced_scores
+        from softbeam.types import Loss
+
+        scores = forced_scores(model(batch.source), batch.target)
+        log_z = scores.logsumexp(-1)[batch.mask]
+        total = gold_loss(scores, batch, self.smoothing) + self.penalty * log_z.square().sum()
+        log = {"log_z_mean": log_z.mean().item(), "log_z_variance": log_z.var(correction=0).item()}
+        return Loss(total, size(batch), log)
+
+
 FeedbackName = Literal[
     "hard_argmax",
     "hard_sample",

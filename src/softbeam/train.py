@@ -20,7 +20,7 @@ from softbeam.config import RunConfig, Stage
 from softbeam.data.batches import Batches, Position
 from softbeam.data.tasks import Corpus
 from softbeam.errors import MissingExtra, UserError
-from softbeam.evaluate import Codecs, encode, evaluate, main_metric
+from softbeam.evaluate import Codecs, encode, evaluate, log_z, main_metric
 from softbeam.objectives import Objective
 from softbeam.progress import Progress
 from softbeam.runs import (
@@ -138,6 +138,8 @@ class Trainer:
             quiet,
         )
         self.examples = encode(corpus.split("train"), codecs)
+        dev = encode(corpus.splits.get("dev", []), codecs)
+        self.probes = {"train": self.examples[: max(len(dev), 1)], "dev": dev}
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
         self.rng = torch.Generator(self.accelerator.device).manual_seed(config.seed)
@@ -195,7 +197,10 @@ class Trainer:
         )
         metric, score = main_metric(kind, metrics)
         row = {"stage": stage, "epoch": epoch, "update": update}
-        self.log("dev", **row, metric=metric, value=metrics[metric], metrics=metrics)
+        normalizers = {name: log_z(self.model, part) for name, part in self.probes.items()}
+        self.log(
+            "dev", **row, metric=metric, value=metrics[metric], metrics=metrics, log_z=normalizers
+        )
         return Best(score, epoch, metric, metrics)
 
     def update(
