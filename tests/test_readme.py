@@ -22,14 +22,17 @@ COMMAND_LINES = [
 ]
 
 
-@pytest.mark.parametrize("code", [block for kind, block in BLOCKS if kind == "python"])
-def test_python_runs(code):
-    exec(compile(code, "README.md", "exec"), {})
+def test_python_runs():
+    """The blocks are one session: later ones use names of earlier ones."""
+    names: dict = {}
+    for code in [block for kind, block in BLOCKS if kind == "python"]:
+        exec(compile(code, "README.md", "exec"), names)
+    assert "paths" in names
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_commands_parse(line):
-    from softbeam.cli import Parser, parse_search, search_arguments
+    from softbeam.cli import TRAIN_ALIASES, Parser, class_names, parse_search, search_arguments
 
     _, command, *words = shlex.split(line)
     assert command in COMMANDS
@@ -37,10 +40,11 @@ def test_commands_parse(line):
     if command == "train":
         made = run_parser(RECIPES[words[0]](), made)
         made.add_argument("--out")
-        assert isinstance(made.parse_args(words[1:]).out, str)
+        given = class_names([TRAIN_ALIASES.get(word, word) for word in words[1:]])
+        assert isinstance(made.parse_args(given).out, str)
         return
     search_arguments(made)
-    for option in ("--input", "--split"):
+    for option in ("--input", "--split", "--against"):
         made.add_argument(option)
     made.add_argument("--json", action="store_true")
     parse_search(made, words)
