@@ -7,9 +7,9 @@ import softbeam
 
 LAYERS = [
     ["errors", "types"],
-    ["ops", "decoders", "fused", "beams", "schedules", "costs", "progress"],
+    ["checkpoint", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress"],
     ["fast_beam"],
-    ["data", "models", "search", "relax", "feedback", "metrics"],
+    ["data", "models", "search", "relax", "exact", "feedback", "metrics"],
     ["objectives"],
     ["config"],
     ["evaluate"],

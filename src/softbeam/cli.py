@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from softbeam import __version__
-from softbeam.errors import UserError
+from softbeam.errors import Interrupted, UserError
 
 ALIASES = {"--search": "--method"}
 TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"softbeam {words[0]}: {error}", file=sys.stderr)
         return 2
+    except Interrupted as stop:
+        print(f"softbeam {words[0]}: {stop}", file=sys.stderr)
+        return 128 + stop.signum
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -103,6 +106,7 @@ def train(words: list[str]) -> int:
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+    made.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
     kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
@@ -110,7 +114,7 @@ def train(words: list[str]) -> int:
     config = to_run(made, parsed)
     from softbeam.train import train as run
 
-    summary = run(config, Path(parsed.out), quiet=parsed.quiet)
+    summary = run(config, Path(parsed.out), quiet=parsed.quiet, resume=parsed.resume)
     show_summary(parsed.out, summary)
     if parsed.json:
         say_json({"run": parsed.out} | summary)

@@ -146,6 +146,7 @@ class RunConfig:
         device: where to train; auto takes an accelerator if there is one.
         precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
         log_every: updates between lines of metrics.jsonl.
+        checkpoint_every: updates between checkpoints, from which --resume goes on.
         tensorboard: also write TensorBoard events.
     """
 
@@ -161,6 +162,7 @@ class RunConfig:
     device: Literal["auto", "cpu"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     log_every: int = 50
+    checkpoint_every: int = 500
     tensorboard: bool = False
 
     @property
@@ -194,6 +196,8 @@ def check(config: RunConfig) -> None:
         "restarts": config.restarts,
         "threads": config.threads,
         "beam": config.select.beam,
+        "log_every": config.log_every,
+        "checkpoint_every": config.checkpoint_every,
     }
     for name, stage in (("pretrain", config.pretrain), ("finetune", config.finetune)):
         positive |= {f"{name}.tokens": stage.tokens, f"{name}.accumulation": stage.accumulation}

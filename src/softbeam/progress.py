@@ -15,11 +15,18 @@ class Progress:
 
     def __init__(self, title: str, total: int, *, quiet: bool = False, every: float = 10.0):
         self.title, self.total, self.quiet, self.every = title, total, quiet, every
-        self.done = 0
+        self.done = self.skipped = 0
         self.started = self.shown = time.monotonic()
         self.bar: Any = None
         if not quiet and sys.stderr.isatty():
             self.bar, self.task = terminal_bar(title, total)
+
+    def skip(self, n: int) -> None:
+        """Count what was done before, without its time."""
+        self.skipped = n
+        self.done += n
+        if self.bar is not None:
+            self.bar.update(self.task, advance=n)
 
     def advance(self, n: int = 1, shown: Mapping[str, str] = MappingProxyType({})) -> None:
         self.done += n
@@ -28,7 +35,8 @@ class Progress:
             self.bar.update(self.task, advance=n, fields=text)
         elif not self.quiet and time.monotonic() - self.shown >= self.every:
             self.shown = time.monotonic()
-            left = (self.total - self.done) * (self.shown - self.started) / max(self.done, 1)
+            rate = (self.shown - self.started) / max(self.done - self.skipped, 1)
+            left = (self.total - self.done) * rate
             self.say(f"{self.title}  {self.done}/{self.total}  {text}  {clock(left)} left")
 
     def say(self, line: str) -> None:

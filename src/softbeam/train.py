@@ -3,9 +3,11 @@
 import json
 import math
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,26 +16,37 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import nn
+from torch import Tensor, nn
 
-from softbeam.config import RunConfig, Stage
+from softbeam.checkpoint import NAME as CHECKPOINT
+from softbeam.checkpoint import (
+    load_checkpoint,
+    restore_training,
+    save_checkpoint,
+    training_tensors,
+)
+from softbeam.config import RunConfig, Stage, to_yaml
 from softbeam.data.batches import Batches, Position
 from softbeam.data.tasks import Corpus
-from softbeam.errors import MissingExtra, UserError
+from softbeam.errors import Interrupted, MissingExtra, UserError
 from softbeam.evaluate import Codecs, encode, evaluate, log_z, main_metric
 from softbeam.objectives import Objective
 from softbeam.progress import Progress
 from softbeam.runs import (
+    CONFIG,
     METRICS,
     WEIGHTS,
     load_codecs,
     load_weights,
     make_codecs,
+    read_summary,
     save_weights,
     write_start,
 )
 from softbeam.schedules import Moment
 from softbeam.types import Batch, Loss
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Learner(nn.Module):
@@ -60,23 +73,46 @@ class Best(NamedTuple):
         return f"epoch {self.epoch + 1}: loss {loss:.4f}  dev {self.metric} {value:.2f}"
 
 
-def train(config: RunConfig, out: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """Train a run into a folder; returns its summary. The same config gives the same weights."""
+class Point(NamedTuple):
+    """Where a run stands: everything but tensors that the rest of it depends on."""
+
+    stage: int = 0
+    epoch: int = 0
+    groups: int = 0  # updates of this epoch that are done
+    update: int = 0
+    slower: float = 1.0
+    best: Best = Best()
+    loss: tuple[float, int] = (0.0, 0)  # of this epoch: total and size
+    logged: int = 0  # bytes of metrics.jsonl
+    seconds: float = 0.0
+
+
+def train(
+    config: RunConfig, out: Path, *, quiet: bool = False, resume: bool = False
+) -> dict[str, Any]:
+    """Train a run into a folder; returns its summary. The same config gives the same weights.
+
+    With `resume`, a run that was stopped goes on from its last checkpoint to the same weights, and
+    a finished one is left as it is.
+    """
     torch.set_num_threads(config.threads)
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
         print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
     if config.restarts == 1:
-        return train_once(config, corpus, out, quiet=quiet)
-    return train_restarts(config, corpus, out, quiet=quiet)
+        return train_once(config, corpus, out, quiet=quiet, resume=resume)
+    return train_restarts(config, corpus, out, quiet=quiet, resume=resume)
 
 
-def train_restarts(config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool) -> dict[str, Any]:
+def train_restarts(
+    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool
+) -> dict[str, Any]:
     """Several seeds, each in a folder of its own; the best on dev becomes the run."""
     summaries = []
     for number in range(config.restarts):
         one = replace(config, seed=config.seed + 1000 * number, restarts=1)
-        summaries.append(train_once(one, corpus, out / f"restart-{number}", quiet=quiet))
+        folder = out / f"restart-{number}"
+        summaries.append(train_once(one, corpus, folder, quiet=quiet, resume=resume))
     winner = max(range(config.restarts), key=lambda n: summaries[n]["score"])
     for file in (out / f"restart-{winner}").iterdir():
         if file.is_file():
@@ -85,31 +121,43 @@ def train_restarts(config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool)
     return finish(out, summaries[winner] | {"restart": winner, "restart_scores": scores})
 
 
-def train_once(config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool) -> dict[str, Any]:
-    """One seed: build, warm-start, run the stages, write the summary."""
-    started = time.monotonic()
+def train_once(
+    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool
+) -> dict[str, Any]:
+    """One seed: build, warm-start or resume, run the stages, write the summary."""
+    resume = resume and (out / CONFIG).is_file()
+    if resume:
+        same_run(config, out)
+        if summary := read_summary(out):
+            return summary
     set_seed(config.seed)
     warm = Path(config.warm_start) if config.warm_start else None
-    codecs = load_codecs(warm) if warm else make_codecs(config, corpus)
+    start = out if resume else warm
+    codecs = load_codecs(start) if start else make_codecs(config, corpus)
     model = config.model.build(len(codecs.source), len(codecs.target))
     if warm:
         load_weights(model, warm / WEIGHTS)
-    write_start(out, config, codecs, corpus)
+    if not resume:
+        write_start(out, config, codecs, corpus)
     trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
-    best = Best()
-    for name, stage in config.stages:
-        best = trainer.stage(name, stage)
-        load_weights(model, out / WEIGHTS)
-    trainer.close()
+    best = trainer.run()
     summary = {
         "metric": best.metric,
         "score": best.score,
         "epoch": best.epoch,
         "metrics": best.metrics,
-        "seconds": round(time.monotonic() - started, 1),
+        "seconds": round(trainer.seconds(), 1),
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-    return finish(out, summary)
+    finish(out, summary)
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    return summary
+
+
+def same_run(config: RunConfig, out: Path) -> None:
+    """Refuse to go on with other settings than those the run began with."""
+    if (out / CONFIG).read_text(encoding="utf-8") != to_yaml(config):
+        raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
 
 
 def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
@@ -143,11 +191,32 @@ class Trainer:
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
         self.rng = torch.Generator(self.accelerator.device).manual_seed(config.seed)
-        self.log_file = (out / METRICS).open("a", encoding="utf-8")
+        self.started = time.monotonic()
 
-    def close(self) -> None:
+    def run(self) -> Best:
+        """All stages, from the last checkpoint if there is one; the best weights stay loaded."""
+        path, tensors, point = self.out / CHECKPOINT, None, Point()
+        if path.exists():
+            tensors, facts = load_checkpoint(path)
+            point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
+            self.started -= point.seconds
+        self.log_file = (self.out / METRICS).open("r+", encoding="utf-8")
+        self.log_file.truncate(point.logged)
+        self.log_file.seek(point.logged)
+        with stopping() as stop:
+            for number, (name, stage) in enumerate(self.config.stages):
+                if number < point.stage:
+                    continue
+                point = self.stage(name, stage, point, tensors, stop)
+                load_weights(self.model, self.out / WEIGHTS)
+                best, tensors = point.best, None
+                point = Point(stage=number + 1)
         self.log_file.close()
         self.accelerator.end_training()
+        return best
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
 
     def log(self, kind: str, **row: Any) -> None:
         """One line of metrics.jsonl, and the same numbers to TensorBoard where asked."""
@@ -156,38 +225,76 @@ class Trainer:
         numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
         self.accelerator.log(numbers, step=row["update"])
 
-    def stage(self, name: str, stage: Stage) -> Best:
-        """Run a stage; its best weights are in the run's folder afterwards."""
+    def stage(
+        self,
+        name: str,
+        stage: Stage,
+        point: Point,
+        tensors: dict[str, Tensor] | None,
+        stop: list[int],
+    ) -> Point:
+        """Run the rest of a stage; its best weights are in the run's folder afterwards."""
         assert stage.objective is not None
         batches = Batches(self.examples, tokens=stage.tokens, seed=self.config.seed)
-        updates = stage.epochs * math.ceil(len(batches.plan(0)) / stage.accumulation)
+        per_epoch = math.ceil(len(batches.plan(0)) / stage.accumulation)
+        updates = stage.epochs * per_epoch
         learner = Learner(self.model, stage.objective)
         learner, optimizer = self.accelerator.prepare(learner, make_optimizer(learner, stage))
-        best, update, slower = Best(), 0, 1.0
+        if tensors is not None:
+            restore_training(tensors, self.model, optimizer, self.rng)
         with Progress(name, updates, quiet=self.quiet) as progress:
-            for epoch in range(stage.epochs):
-                meter = Meter()
-                for group in grouped(batches, epoch, stage.accumulation):
-                    lr = stage.lr * slower * lr_shape(stage, update, updates)
+            progress.skip(point.update)
+            for epoch in range(point.epoch, stage.epochs):
+                meter = Meter(*point.loss)
+                for group in grouped(batches, epoch, stage.accumulation, start=point.groups):
+                    lr = stage.lr * point.slower * lr_shape(stage, point.update, updates)
                     set_lr(optimizer, lr)
-                    meter.add(*self.update(learner, optimizer, group, stage, Moment(epoch, update)))
-                    update += 1
+                    now = Moment(epoch, point.update)
+                    meter.add(*self.update(learner, optimizer, group, stage, now))
+                    point = point._replace(
+                        epoch=epoch,
+                        groups=point.groups + 1,
+                        update=point.update + 1,
+                        loss=(meter.total, meter.count),
+                    )
                     progress.advance(1, meter.shown())
-                    if update % self.config.log_every == 0:
-                        at = {"stage": name, "epoch": epoch, "update": update, "lr": lr}
+                    if point.update % self.config.log_every == 0:
+                        at = {"stage": name, "epoch": epoch, "update": point.update, "lr": lr}
                         self.log("train", **at, **meter.row())
-                found = self.on_dev(name, epoch, update)
-                improved = found.score > best.score
-                progress.say(f"{name} {found.text(meter.mean())}{' (best)' if improved else ''}")
-                if improved:
-                    best = found
-                    save_weights(self.model, self.out / WEIGHTS)
-                else:
-                    slower *= stage.plateau
-                if stage.patience is not None and epoch - best.epoch >= stage.patience:
+                    if stop or point.update % self.config.checkpoint_every == 0:
+                        self.save(point, optimizer)
+                        stop_here(stop, self.out)
+                point = self.end_of_epoch(name, stage, point, meter.mean(), progress)
+                self.save(point, optimizer)
+                stop_here(stop, self.out)
+                if stage.patience is not None and epoch - point.best.epoch >= stage.patience:
                     progress.say(f"{name}: no better dev score for {stage.patience} epochs")
                     break
-        return best
+        return point
+
+    def end_of_epoch(
+        self, name: str, stage: Stage, point: Point, loss: float, progress: Progress
+    ) -> Point:
+        """Score dev, keep the weights if they are the best, and step to the next epoch."""
+        found = self.on_dev(name, point.epoch, point.update)
+        improved = found.score > point.best.score
+        progress.say(f"{name} {found.text(loss)}{' (best)' if improved else ''}")
+        if improved:
+            save_weights(self.model, self.out / WEIGHTS)
+        return point._replace(
+            epoch=point.epoch + 1,
+            groups=0,
+            loss=(0.0, 0),
+            best=found if improved else point.best,
+            slower=point.slower if improved else point.slower * stage.plateau,
+        )
+
+    def save(self, point: Point, optimizer: Any) -> None:
+        """Everything that the rest of the run depends on, in one file."""
+        point = point._replace(logged=self.log_file.tell(), seconds=self.seconds())
+        facts = point._asdict() | {"best": point.best._asdict()}
+        tensors = training_tensors(self.model, optimizer, self.rng)
+        save_checkpoint(self.out / CHECKPOINT, tensors, facts)
 
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
         """The dev split decoded with the run's own search, scored and logged."""
@@ -241,8 +348,9 @@ class Trainer:
 class Meter:
     """Running loss and speed since the start of the epoch."""
 
-    def __init__(self) -> None:
-        self.total, self.count, self.started = 0.0, 0, time.monotonic()
+    def __init__(self, total: float = 0.0, count: int = 0) -> None:
+        self.total, self.count, self.before = total, count, count
+        self.started = time.monotonic()
         self.log: dict[str, float] = {}
 
     def add(self, total: float, count: int, log: dict[str, float]) -> None:
@@ -253,7 +361,7 @@ class Meter:
         return self.total / max(self.count, 1)
 
     def speed(self) -> float:
-        return self.count / max(time.monotonic() - self.started, 1e-9)
+        return (self.count - self.before) / max(time.monotonic() - self.started, 1e-9)
 
     def shown(self) -> dict[str, str]:
         return {"loss": f"{self.mean():.4f}", "tokens/s": f"{self.speed():,.0f}"}
@@ -262,16 +370,36 @@ class Meter:
         return {"loss": self.mean(), "tokens_per_s": round(self.speed(), 1)} | self.log
 
 
-def grouped(batches: Batches, epoch: int, n: int) -> Iterator[list[Batch]]:
-    """The epoch's batches, n at a time; the last group may be smaller."""
+def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator[list[Batch]]:
+    """The epoch's batches, n at a time, from group `start` on; the last group may be smaller."""
     group: list[Batch] = []
-    for _, batch in batches.epoch(Position(epoch)):
+    for _, batch in batches.epoch(Position(epoch, start * n)):
         group.append(batch)
         if len(group) == n:
             yield group
             group = []
     if group:
         yield group
+
+
+@contextmanager
+def stopping() -> Iterator[list[int]]:
+    """A list that holds the signal once SIGINT or SIGTERM has asked to stop."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before = {s: signal.signal(s, lambda s, _: seen.append(s)) for s in STOP_SIGNALS}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_here(stop: list[int], out: Path) -> None:
+    if stop:
+        raise Interrupted(stop[0], f"stopped after a whole update; --resume goes on with {out}")
 
 
 def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
