@@ -19,7 +19,8 @@ TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.ob
 SHORT_FORMS = """
 short forms:
   --objective NAME         --finetune.objective: cross-entropy, self-normalized, scheduled-sampling,
-                           direct-loss, soft-hinge or hard-hinge, after the first stage
+                           direct-loss, soft-hinge, hard-hinge, beam-search-optimization,
+                           beam-crf, minimum-risk or reinforce, after the first stage
   --beam K                 --finetune.objective.k
   --skip-bad               --data.skip_bad true
 """

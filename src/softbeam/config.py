@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
+import softbeam.baselines  # noqa: F401  (its objectives can be named)
 from softbeam.costs import Cost
 from softbeam.data.tasks import Stress, Task
 from softbeam.errors import UserError
