@@ -12,7 +12,8 @@ from jaxtyping import install_import_hook
 # readers of text promise none, and a check for each line makes them ten times slower.
 TENSORS = (
     "types ops decoders fused beams fast_beam models search relax feedback objectives evaluate "
-    "runs train inference data.batches data.vocabulary bench exact energy proposals kernels chains"
+    "runs train inference data.batches data.vocabulary bench exact energy proposals kernels chains "
+    "beam_training baselines"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)
