@@ -109,7 +109,7 @@ def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(UserError, match="cannot be written: No space left on device"):
         save_checkpoint(path, {"a": torch.zeros(2)}, {"update": 2})
     tensors, facts = load_checkpoint(path)
     assert facts == {"update": 1} and tensors["a"].tolist() == [1.0, 1.0]

@@ -130,8 +130,8 @@ BAD = {
     "no rounds": (["bench", "train", "--repeats", "0"], "--repeats 0"),
     "no words": (["demo", "--words", "0"], "--words 0"),
     "unwritable": (
-        ["decode", "RUN", "--input", "INPUT", "--output", "/no/such/out"],
-        "cannot write",
+        ["decode", "RUN", "--input", "INPUT", "--output", "UNDER"],
+        "cannot be written",
     ),
 }
 
@@ -141,6 +141,7 @@ def test_bad_use_is_one_sentence_and_exit_code_2(case, run, tmp_path, capsys):
     words, expected = BAD[case]
     (tmp_path / "in.txt").write_text("the cat runs\n")
     places = {"RUN": str(run), "INPUT": str(tmp_path / "in.txt")}
+    places["UNDER"] = str(tmp_path / "in.txt" / "out")
     code = main([places.get(word, word) for word in words])
     shown = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and expected in shown[-1], shown

@@ -16,6 +16,7 @@ import pytest
 
 from softbeam.data import fetch
 from softbeam.errors import UserError
+from softbeam.files import write_atomic
 
 
 def silent(what: str, done: int, total: int | None) -> None:
@@ -268,8 +269,8 @@ def test_the_stored_form_is_the_same_every_time_and_gives_the_content_back(tmp_p
 
 def test_write_atomic_replaces_and_leaves_only_the_file(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "file"
-    fetch.write_atomic(target, b"old")
-    fetch.write_atomic(target, b"new")
+    write_atomic(target, b"old")
+    write_atomic(target, b"new")
     assert target.read_bytes() == b"new"
     assert list(target.parent.iterdir()) == [target]
 
@@ -285,7 +286,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match="file cannot be written: No space left"):
-        fetch.write_atomic(target, b"new")
+        write_atomic(target, b"new")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -293,4 +294,4 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UserError, match="cannot be written"):
-        fetch.write_atomic(tmp_path / "file" / "under", b"new")
+        write_atomic(tmp_path / "file" / "under", b"new")

@@ -7,8 +7,8 @@ import softbeam
 
 LAYERS = [
     ["errors", "types"],
-    ["checkpoint", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress"],
-    ["fast_beam"],
+    ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress"],
+    ["fast_beam", "checkpoint"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics"],
     ["objectives", "beam_training"],
     ["baselines"],

@@ -5,7 +5,6 @@ random states and the position in the data can never be of different moments.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,30 +15,15 @@ from safetensors.torch import save
 from torch import Generator, Tensor, nn
 
 from softbeam.errors import UserError
+from softbeam.files import write_atomic
 
 NAME = "checkpoint.safetensors"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The content under its name, whole or not at all, also after a power failure."""
-    beside = path.with_name(path.name + ".tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; {path.name} is as before"
-        ) from None
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Tensors and facts (JSON) of one moment."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(ready, metadata={"facts": json.dumps(facts)}))
+    write_atomic(path, save(ready, metadata={"facts": json.dumps(facts)}))
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser
 
 from softbeam import __version__
 from softbeam.errors import Interrupted, UserError
+from softbeam.files import write_text
 
 ALIASES = {"--search": "--method"}
 TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
@@ -204,7 +205,7 @@ def decode(words: list[str]) -> int:
     if parsed.output is None:
         sys.stdout.write(text)
     else:
-        inference.write_text(Path(parsed.output), text)
+        write_text(Path(parsed.output), text)
     return 0
 
 
@@ -223,7 +224,7 @@ def evaluate(words: list[str]) -> int:
     found, outputs = inference.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
     if parsed.output is not None:
         text = "".join(" ".join(tokens) + "\n" for tokens in outputs)
-        inference.write_text(Path(parsed.output), text)
+        write_text(Path(parsed.output), text)
     show_figures(found["metrics"])
     if parsed.against is not None:
         other = inference.load(Path(parsed.against), threads=parsed.threads)

@@ -1,7 +1,6 @@
 """A finished run at work: decode a user's lines, score a split."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -61,17 +60,6 @@ def render(
             else:
                 rows.append(f"{number}\t{output.score:.4f}\t{text}" if nbest > 1 else text)
     return "".join(row + "\n" for row in rows)
-
-
-def write_text(path: Path, text: str) -> None:
-    """The text in a file, whole or not at all."""
-    beside = path.with_name(path.name + ".tmp")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 def evaluate_split(

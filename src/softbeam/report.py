@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from softbeam.errors import MissingExtra, UserError
+from softbeam.files import write_text
 from softbeam.runs import CONFIG, METRICS, read_metrics, read_summary
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -23,8 +24,7 @@ def write_report(
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title, runs=runs, table=list(table), curves=curves(runs)
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    write_text(out, page)
     return out
 
 

@@ -10,8 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
 from torch import nn
 
+from softbeam.checkpoint import NAME as CHECKPOINT
 from softbeam.config import RunConfig, from_yaml, to_yaml
 from softbeam.data.tasks import Corpus, Translation
 from softbeam.data.vocabulary import (
@@ -24,8 +26,10 @@ from softbeam.data.vocabulary import (
 )
 from softbeam.errors import UserError
 from softbeam.evaluate import Codecs
+from softbeam.files import write_text
 
 CONFIG, WEIGHTS, METRICS = "config.yaml", "model.safetensors", "metrics.jsonl"
+SUMMARY = "summary.json"
 PACKAGES = ("softbeam", "torch", "numpy", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
@@ -65,15 +69,16 @@ def min_count(sources: list[tuple[str, ...]]) -> int:
 
 
 def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) -> None:
-    """Everything about a run that is known before its first update."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
-    save_codec(codecs.source, out / "source.json")
-    save_codec(codecs.target, out / "target.json")
+    """Everything that is known of a run before its first update; its configuration comes last."""
     sizes = {name: len(split) for name, split in corpus.splits.items()}
     facts = environment() | {"files": corpus.files, "examples": sizes}
-    (out / "environment.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    (out / METRICS).write_text("", encoding="utf-8")
+    write_text(out / "environment.json", json.dumps(facts, indent=1) + "\n")
+    write_text(out / METRICS, "")
+    save_codec(codecs.source, out / "source.json")
+    save_codec(codecs.target, out / "target.json")
+    for left in (SUMMARY, CHECKPOINT, WEIGHTS):  # of an earlier run in the same folder
+        (out / left).unlink(missing_ok=True)
+    write_text(out / CONFIG, to_yaml(config))
 
 
 def environment() -> dict[str, Any]:
@@ -112,17 +117,20 @@ def commit() -> str | None:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """The weights in safetensors, written beside and renamed, so that a reader never sees half."""
+    """The weights in safetensors; a matrix that two layers share is stored once."""
     from safetensors.torch import save_model
 
     beside = path.with_name(path.name + ".tmp")
-    save_model(model, str(beside))
-    os.replace(beside, path)
+    try:
+        save_model(model, str(beside))
+        os.replace(beside, path)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {error}") from None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put a file's weights into a model of the same shape, or say what does not fit."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_model
 
     if not path.is_file():
@@ -150,7 +158,7 @@ def load_run(folder: Path) -> Run:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 

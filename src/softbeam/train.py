@@ -30,11 +30,13 @@ from softbeam.data.batches import Batches, Position
 from softbeam.data.tasks import Corpus
 from softbeam.errors import Interrupted, MissingExtra, UserError
 from softbeam.evaluate import Codecs, encode, evaluate, log_z, main_metric
+from softbeam.files import write_text
 from softbeam.objectives import Objective
 from softbeam.progress import Progress
 from softbeam.runs import (
     CONFIG,
     METRICS,
+    SUMMARY,
     WEIGHTS,
     load_codecs,
     load_weights,
@@ -161,7 +163,7 @@ def same_run(config: RunConfig, out: Path) -> None:
 
 
 def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_text(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
 
 

@@ -32,10 +32,10 @@ from softbeam.data.fetch import (
     tar_member,
     terminal_progress,
     wheel_member,
-    write_atomic,
     zip_member,
 )
 from softbeam.errors import UserError
+from softbeam.files import write_atomic
 
 Derive = Callable[[bytes], bytes]  # what the origin holds -> the content used here
 

@@ -10,7 +10,6 @@ import http.client
 import importlib.util
 import io
 import os
-import secrets
 import stat
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from softbeam.errors import UserError
@@ -233,23 +232,3 @@ def stored(content: bytes, name: str) -> bytes:
 def content_of(path: Path) -> bytes:
     """The uncompressed content of a file: what the pinned checksums are of."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-
-
-def write_atomic(target: Path, data: bytes) -> None:
-    """Write the file whole or not at all: readers see the old one, or nothing, until it is whole.
-
-    The temporary file lies in the same folder, so the replacement never crosses a file system.
-    """
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # already replaced, or never made
-            part.unlink()

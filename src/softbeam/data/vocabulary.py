@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from softbeam.errors import UserError
+from softbeam.files import write_text
 
 PAD, BOS, EOS, UNK, MASK = "<pad>", "<s>", "</s>", "<unk>", "<mask>"
 SOURCE = (PAD, UNK)
@@ -144,7 +145,7 @@ def codec_from_json(value: dict[str, Any]) -> Codec:
 
 
 def save_codec(codec: Codec, path: Path) -> None:
-    path.write_text(json.dumps(codec.to_json(), ensure_ascii=False), encoding="utf-8")
+    write_text(path, json.dumps(codec.to_json(), ensure_ascii=False))
 
 
 def load_codec(path: Path) -> Codec:
