@@ -1,10 +1,10 @@
 """The nouns of the toolkit. No algorithm lives here, and nothing of ours is imported."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 State = Any  # a (nested) tuple; every tensor in it has rows as its first axis
 
@@ -58,3 +58,57 @@ class Hypotheses(NamedTuple):
     tokens: Int[Tensor, "batch nbest time"]
     lengths: Int[Tensor, "batch nbest"]
     scores: Float[Tensor, "batch nbest"]  # sum of the step scores, without length penalty
+
+
+@runtime_checkable
+class MaskedLM(Protocol):
+    """Scores of the tokens at masked positions given all others; bound to its sources, if any.
+
+    Rows may have different lengths: `pad_id` fills them up, and only there. The logits are those
+    before any softmax, since a raw energy is a sum of them.
+    """
+
+    @property
+    def pad_id(self) -> int: ...
+    @property
+    def allowed(self) -> Bool[Tensor, " vocab"]: ...  # tokens that a text may hold: no specials
+    def logits(
+        self,
+        tokens: Int[Tensor, "rows time"],
+        masked: Bool[Tensor, "rows time"],  # hidden together; what `tokens` holds there is not read
+        owner: Int[Tensor, " rows"],  # the source that a row belongs to; unread without sources
+    ) -> Float[Tensor, "cells vocab"]: ...  # at the masked cells alone, row by row
+
+
+@runtime_checkable
+class Energy(Protocol):
+    """Lower is likelier: p(y) is proportional to exp(-E(y)) over the allowed texts."""
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]: ...
+
+
+class Proposed(NamedTuple):
+    tokens: Int[Tensor, "chain time"]  # y'
+    log_q_forward: Float[Tensor, " chain"]  # log q(y'; y)
+    log_q_reverse: Float[Tensor, " chain"]  # log q(y; y')
+
+
+class ChainState(NamedTuple):
+    tokens: Int[Tensor, "chain time"]
+    energy: Float[Tensor, " chain"]  # carried, so that no step computes it twice
+
+
+class StepInfo(NamedTuple):
+    log_accept: Float[Tensor, " chain"]
+    accepted: Bool[Tensor, " chain"]
+    moved: Bool[Tensor, " chain"]  # accepted and different: a novel transition
+
+
+Propose = Callable[[Tensor, Tensor, Generator], Proposed]  # (tokens, positions, rng)
+
+
+class Kernel(NamedTuple):
+    """A Markov chain's step. Each fixed set of positions is a kernel of its own."""
+
+    init: Callable[[Tensor], ChainState]
+    step: Callable[[ChainState, Tensor, Generator], tuple[ChainState, StepInfo]]
