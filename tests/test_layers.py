@@ -17,7 +17,7 @@ LAYERS = [
     ["runs"],
     ["train", "inference"],
     ["report", "recipes", "bench", "figures"],
-    ["demo"],
+    ["demo", "compare"],
     ["cli"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

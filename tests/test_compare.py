@@ -1,0 +1,112 @@
+"""Comparison of ways to train: shared starts, kept runs, paired figures."""
+
+import json
+
+import pytest
+
+from softbeam import compare
+from softbeam.cli import main
+from softbeam.config import from_yaml
+from softbeam.data.synthetic import draw, rib_rob
+
+SMALL = ["--model.hidden", "8", "--model.embedding", "8", "--threads", "1"]
+SHORT = ["--pretrain.epochs", "1", "--finetune.epochs", "1", "--quiet", "--json"]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Flags of a tagging comparison on a small file."""
+    blocks = []
+    for example in draw(rib_rob(), 40, seed=1):
+        rows = zip(example.source, example.target, strict=True)
+        blocks.append("".join(f"{a} {b}\n" for a, b in rows))
+    file = tmp_path / "train.conll"
+    file.write_text("\n".join(blocks))
+    data = ["--data.train", str(file), "--data.dev", str(file)]
+    return ["compare", "tagging", *data, *SMALL, *SHORT, "--out", str(tmp_path / "out")]
+
+
+def last_json(text):
+    return json.loads(text.splitlines()[-1])
+
+
+def test_trials_share_a_start_unless_their_first_stages_differ(words, tmp_path, capsys):
+    other = "other: --pretrain.objective self-normalized --objective cross-entropy"
+    trials = ["--try", "cross-entropy", "--try", "direct-loss", "--try", other]
+    assert main([*words, *trials, "--seeds", "1,2"]) == 0
+    found = last_json(capsys.readouterr().out)
+    names = [row["trial"] for row in found["rows"]]
+    assert names == ["start", "start2", "cross-entropy", "direct-loss", "other"]
+    assert all(set(row["values"]) == {"1", "2"} for row in found["rows"])
+    assert [("against_first" in row) for row in found["rows"]] == [True, True, False, True, True]
+    out = tmp_path / "out"
+    assert sorted(p.name for p in out.iterdir() if p.is_dir()) == sorted(
+        f"{name}-{seed}" for name in names for seed in (1, 2)
+    )
+    started = {n: from_yaml(out / f"{n}-2" / "config.yaml").warm_start for n in names}
+    assert started["direct-loss"] == started["cross-entropy"] == str(out / "start-2")
+    assert started["other"] == str(out / "start2-2")
+    assert (out / "report.html").read_text().count("direct-loss") >= 2
+
+
+def test_what_is_finished_is_not_trained_again(words, tmp_path, capsys):
+    trials = ["--try", "cross-entropy", "--try", "beam-crf"]
+    assert main([*words, *trials]) == 0
+    first = last_json(capsys.readouterr().out)
+    out = tmp_path / "out"
+    times = {p: p.stat().st_mtime_ns for p in out.glob("*/model.safetensors")}
+    (out / "beam-crf-1" / "summary.json").unlink()
+    (out / "beam-crf-1" / "model.safetensors").unlink()
+    assert main([*words, *trials]) == 0
+    assert last_json(capsys.readouterr().out) == first
+    now = {p: p.stat().st_mtime_ns for p in out.glob("*/model.safetensors")}
+    changed = {p.parent.name for p in times if times[p] != now[p]}
+    assert changed == {"beam-crf-1"}
+
+
+def test_a_global_trial_is_scored_with_raw_scores_and_its_start_with_normalized_ones(
+    words, tmp_path
+):
+    line = "global: --objective direct-loss --finetune.objective.normalize false"
+    raw = f"{line} --select.normalize false"
+    assert main([*words, "--try", "cross-entropy", "--try", raw]) == 0
+    out = tmp_path / "out"
+    assert not from_yaml(out / "global-1" / "config.yaml").select.normalize
+    assert from_yaml(out / "start-1" / "config.yaml").select.normalize
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--try", "direct-loss"], "--try was given 1 times"),
+        (["--try", "a: --seed 1", "--try", "a: --seed 2"], "two trials are called 'a'"),
+        (["--try", "a: --no.such 1", "--try", "cross-entropy"], "no.such"),
+        (["--try", "direct-loss", "--try", "cross-entropy", "--seeds", "1;2"], "--seeds 1;2"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_a_sentence(words, more, sentence, capsys, tmp_path):
+    assert main([*words, *more]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_are_means_spreads_and_paired_differences():
+    gold = [[("a", "b")], [("a", "a")]] * 2
+    trial = compare.Trial("one", from_recipe())
+    right, wrong = [["a", "b"], ["a", "a"]], [["a", "b"], ["b", "b"]]
+    scored = {
+        "one": [compare.Scored("accuracy", 50.0, wrong), compare.Scored("accuracy", 50.0, wrong)],
+        "two": [compare.Scored("accuracy", 100.0, right), compare.Scored("accuracy", 50.0, wrong)],
+    }
+    rows = compare.table_rows(scored, trial, gold, [1, 2])
+    assert [row["mean"] for row in rows] == [50.0, 75.0]
+    assert rows[1]["spread"] == pytest.approx(35.355339)
+    assert rows[1]["against_first"]["difference"] == pytest.approx(25.0)
+    assert "against_first" not in rows[0]
+
+
+def from_recipe():
+    from softbeam.recipes import tagging
+
+    return tagging()
