@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from objective_toys import EOS, START, Fixed, batch_of, build, call, toy_batch
 from softbeam.baselines import (
     BeamCrf,
     BeamSearchOptimization,
@@ -17,20 +18,11 @@ from softbeam.baselines import (
     frozen_teacher,
 )
 from softbeam.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.data.batches import Encoded, collate
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives import CrossEntropy
 from softbeam.schedules import Constant, Linear, Moment
 from softbeam.types import Batch
 from toys import ToyDecoder, plain_beam, score, sequences, step_scores
-
-EOS = 1
-START = Moment()
-
-
-def build(seed: int = 0, **options) -> Seq2Seq:
-    torch.manual_seed(seed)
-    return Seq2Seq(9, 7, embedding=5, hidden=6, **options).double().eval()
 
 
 def teacher_at(folder: Path) -> Seq2Seq:
@@ -66,36 +58,6 @@ RANDOM = [
 
 def named(objective) -> str:
     return type(objective).__name__
-
-
-def batch_of(lengths: list[int], seed: int = 0) -> Batch:
-    """Random sources and targets; targets end with the end mark and have it nowhere else."""
-    rng = torch.Generator().manual_seed(seed)
-
-    def draw(low: int, n: int) -> list[int]:
-        return torch.randint(low, 7, (n,), generator=rng).tolist()
-
-    return collate([Encoded(draw(1, n), [*draw(2, n - 1), EOS]) for n in lengths])
-
-
-def call(objective, model, batch, seed: int = 0, now: Moment = START):
-    return objective(model, batch, now=now, rng=torch.Generator().manual_seed(seed))
-
-
-class Fixed(torch.nn.Module):
-    """A model whose decoder is given."""
-
-    def __init__(self, decoder):
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(self, source):
-        return self.decoder
-
-
-def toy_batch(target: list[int], rows: int = 1) -> Batch:
-    values = torch.tensor([target] * rows)
-    return Batch(torch.ones_like(values), values, torch.ones_like(values, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("objective", CERTAIN + RANDOM, ids=named)

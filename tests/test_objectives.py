@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from objective_toys import EOS, Fixed, batch_of, build, call, toy_batch
 from softbeam import feedback
 from softbeam.costs import Custom, DoubledO, Hamming, Windowed
 from softbeam.data.batches import Encoded, collate
 from softbeam.decoders import LocallyNormalized, forced_scores
-from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives import (
     CrossEntropy,
     DirectLoss,
@@ -22,7 +22,6 @@ from softbeam.schedules import Constant, InverseSigmoid, Linear, Moment
 from softbeam.types import Batch
 from toys import ToyDecoder, plain_beam, score
 
-EOS = 1
 OBJECTIVES = [
     ScheduledSampling(gold=Constant(value=0.3), gold_epochs=0),
     *(
@@ -35,44 +34,6 @@ OBJECTIVES = [
     SoftHinge(k=3),
     HardHinge(k=3),
 ]
-
-
-def batch_of(lengths: list[int], seed: int = 0) -> Batch:
-    """Random sources and targets; targets end with the end mark and have it nowhere else."""
-    rng = torch.Generator().manual_seed(seed)
-
-    def draw(low: int, n: int) -> list[int]:
-        return torch.randint(low, 7, (n,), generator=rng).tolist()
-
-    return collate([Encoded(draw(1, n), [*draw(2, n - 1), EOS]) for n in lengths])
-
-
-def build(seed: int = 0, **options) -> Seq2Seq:
-    torch.manual_seed(seed)
-    return Seq2Seq(9, 7, embedding=5, hidden=6, **options).double().eval()
-
-
-def toy_batch(target: list[int]) -> Batch:
-    values = torch.tensor([target])
-    return Batch(torch.ones_like(values), values, torch.ones_like(values, dtype=torch.bool))
-
-
-class Fixed(torch.nn.Module):
-    """A model whose decoder is given."""
-
-    def __init__(self, decoder):
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(self, source):
-        return self.decoder
-
-
-START = Moment()
-
-
-def call(objective, model, batch, seed: int = 0, now: Moment = START):
-    return objective(model, batch, now=now, rng=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
