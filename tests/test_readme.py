@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import COMMANDS
-from softbeam.config import RunConfig, run_parser
-from softbeam.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -17,9 +15,21 @@ COMMAND_LINES = [
     line
     for kind, block in BLOCKS
     if kind == "sh"
-    for line in block.splitlines()
+    for line in block.replace("\\\n", " ").splitlines()
     if line.startswith("softbeam ")
 ]
+WORK = {  # the function that does a command's work, once its words are understood
+    "train": "softbeam.train.train",
+    "compare": "softbeam.compare.compare",
+    "evaluate": "softbeam.inference.load",
+    "decode": "softbeam.inference.load",
+    "analyze": "softbeam.analysis.analyze",
+    "reproduce": "softbeam.reproduce.reproduce",
+}
+
+
+class Understood(Exception):
+    """A command got as far as its work."""
 
 
 def test_python_runs():
@@ -31,27 +41,20 @@ def test_python_runs():
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
-def test_commands_parse(line):
-    from softbeam.cli import TRAIN_ALIASES, Parser, class_names, parse_search, search_arguments
-
+def test_commands_are_understood(line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     _, command, *words = shlex.split(line)
-    assert command in COMMANDS
-    made = Parser()
-    if command == "train":
-        made = run_parser(RECIPES[words[0]](), made)
-        made.add_argument("--out")
-        given = class_names([TRAIN_ALIASES.get(word, word) for word in words[1:]])
-        assert isinstance(made.parse_args(given).out, str)
-        return
-    search_arguments(made)
-    for option in ("--input", "--split", "--against"):
-        made.add_argument(option)
-    made.add_argument("--json", action="store_true")
-    parse_search(made, words)
+
+    def work(*args, **options):
+        raise Understood
+
+    monkeypatch.setattr(WORK[command], work)
+    with pytest.raises(Understood):
+        COMMANDS[command](words)
 
 
 def test_commands_were_found():
-    assert len(COMMAND_LINES) >= 5 and RunConfig()
+    assert len(COMMAND_LINES) >= 9
 
 
 @pytest.mark.parametrize("target", re.findall(r"^make (\w+)", README, flags=re.MULTILINE))
