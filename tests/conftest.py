@@ -13,7 +13,10 @@ from jaxtyping import install_import_hook
 TENSORS = (
     "types ops decoders fused beams fast_beam models search relax feedback objectives evaluate "
     "runs train inference data.batches data.vocabulary bench exact energy proposals kernels chains "
-    "beam_training baselines"
+    "masking testing "
+    "beam_training baselines recovery analysis "
+    "energy_training energy_objectives "
+    "ais compatibility energy_experiments"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)

@@ -58,6 +58,19 @@ def test_two_runs_are_compared_on_the_same_sentences(run, capsys):
     assert found["difference"] == 0.0 and found["p_value"] == 1.0
 
 
+def test_raw_and_normalized_scores_are_checked_side_by_side(run, capsys):
+    assert main(["evaluate", str(run), "--check-normalization", "--json", "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    found = last_json(shown)["normalization"]
+    assert found["beam"] == 3 and found["metric"] == "accuracy", "greedy search could not tell"
+    words = ["evaluate", str(run), "--search", "beam", "--beam", "3", "--json", "--quiet"]
+    for name, normalize in (("raw", "false"), ("normalized", "true")):
+        assert main([*words, "--normalize", normalize]) == 0
+        alone = last_json(capsys.readouterr().out)["metrics"]["accuracy"]
+        assert found[name] == alone and f"{name:24} {alone:.4g}" in shown
+    assert {"log_z_mean", "log_z_variance", "p_value", "advice"} <= set(found)
+
+
 @pytest.mark.parametrize("options", [[], ["--marginal", "true"]])
 def test_soft_beam_decoding_of_a_sure_model_is_its_beam(run, tmp_path, capsys, options):
     new = tmp_path / "new.txt"
@@ -123,6 +136,17 @@ BAD = {
     "beam of none": (["evaluate", "RUN", "--search", "beam", "--beam", "0"], "--beam 0"),
     "too many": (["evaluate", "RUN", "--search", "beam", "--nbest", "9"], "--nbest 9"),
     "no softness": (["evaluate", "RUN", "--search", "soft-beam", "--alpha", "0"], "--alpha 0"),
+    "no check": (
+        ["evaluate", "RUN", "--search", "beam", "--beam", "1", "--check-normalization"],
+        "--beam 1",
+    ),
+    "no run to analyze": (["analyze", "/no/such/run"], "is not a run folder"),
+    "twice": (["analyze", "RUN", "RUN"], "given twice"),
+    "beams of none": (["analyze", "RUN", "--beams", "3,0"], "--beams 0"),
+    "beams of letters": (["analyze", "RUN", "--beams", "3,x"], "beams"),
+    "nothing to analyze": (["analyze", "RUN", "--limit", "0"], "--limit 0"),
+    "no split to analyze": (["analyze", "RUN", "--split", "frob"], "no split 'frob'"),
+    "no place for figures": (["analyze", "RUN", "--out", "UNDER"], "cannot be written"),
     "no corpus": (["data", "show", "frob"], "frob"),
     "no name": (["data", "fetch"], "needs a name"),
     "no runs": (["report", "/no/such"], "no run"),

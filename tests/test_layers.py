@@ -7,16 +7,17 @@ import softbeam
 
 LAYERS = [
     ["errors", "types"],
-    ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress"],
+    ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"],
     ["fast_beam", "checkpoint"],
-    ["data", "models", "search", "relax", "exact", "feedback", "metrics"],
-    ["objectives", "beam_training"],
-    ["baselines"],
+    ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"],
+    ["objectives", "beam_training", "energy_training", "kernels", "chains"],
+    ["baselines", "testing"],
+    ["energy_objectives"],
     ["config"],
     ["evaluate"],
-    ["runs"],
+    ["runs", "recovery"],
     ["train", "inference"],
-    ["report", "recipes", "bench", "figures"],
+    ["report", "recipes", "bench", "figures", "analysis", "charts"],
     ["demo", "compare"],
     ["cli"],
 ]

@@ -296,7 +296,12 @@ def evaluate(words: list[str]) -> int:
     made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
     made.add_argument("--output", type=str, default=None, help="also write the outputs here")
     made.add_argument("--against", type=str, default=None, help="another run: is it different?")
+    made.add_argument(
+        "--check-normalization", action="store_true", help="raw and normalized scores, and log Z"
+    )
     parsed, search = parse_search(made, words)
+    if parsed.check_normalization and search.method == "beam" and search.beam < 2:
+        raise UserError(f"--beam {search.beam}: --check-normalization needs a beam of at least 2")
     from softbeam import inference
 
     run = inference.load(Path(parsed.run), threads=parsed.threads)
@@ -312,8 +317,61 @@ def evaluate(words: list[str]) -> int:
         )
         print(f"\nagainst {parsed.against} (paired bootstrap over sentences)")
         show_figures(found["against"])
+    if parsed.check_normalization:
+        from softbeam.analysis import check_split
+
+        found["normalization"] = check_split(run, parsed.split, search, quiet=parsed.quiet)
+        print("\nbeam search with raw and with normalized scores")
+        show_figures({k: v for k, v in found["normalization"].items() if v is not None})
     if parsed.json:
         say_json({"run": parsed.run, "split": parsed.split} | found)
+    return 0
+
+
+def analyze(words: list[str]) -> int:
+    """Where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
+    made = parser("analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths.")
+    made.add_argument("runs", type=str, nargs="+", help="folders of finished runs")
+    made.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    made.add_argument("--beams", type=list[int], default=[1, 2, 3, 5, 10, 20], help="beam sizes")
+    made.add_argument(
+        "--normalize",
+        type=bool | None,
+        default=None,
+        help="normalized scores; as each run's select",
+    )
+    made.add_argument("--limit", type=int | None, default=None, help="only the first so many")
+    made.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
+    made.add_argument("--threads", type=int, default=1, help="processor threads")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+    made.add_argument("--json", action="store_true", help="everything as a last line of JSON")
+    parsed = made.parse_args(as_lists(words, ("--beams",)))
+    positive = [("beams", min(parsed.beams, default=0)), ("threads", parsed.threads)]
+    for name, value in [*positive, ("limit", 1 if parsed.limit is None else parsed.limit)]:
+        if value < 1:
+            raise UserError(f"--{name} {value}: must be at least 1")
+    from softbeam import charts
+
+    out = Path(parsed.out)
+    charts.require(out)
+    from softbeam.analysis import analyze as run
+
+    found = run(
+        [Path(folder) for folder in parsed.runs],
+        split=parsed.split,
+        beams=parsed.beams,
+        normalize=parsed.normalize,
+        limit=parsed.limit,
+        threads=parsed.threads,
+        quiet=parsed.quiet,
+    )
+    print(charts.as_text(found))
+    write_text(out / "analysis.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    figures = charts.write_figures(found, out)
+    names = ", ".join(dict.fromkeys(path.stem for path in figures))
+    print(f"\nin {out}: analysis.json, and as .png and .svg {names}")
+    if parsed.json:
+        say_json(found)
     return 0
 
 
@@ -403,8 +461,8 @@ def report(words: list[str]) -> int:
 
 
 def bench(words: list[str]) -> int:
-    """Measure speed: softbeam bench train | soft-beam [--json]"""
-    benches = {"train": bench_train, "soft-beam": bench_soft_beam}
+    """Measure speed: softbeam bench train | soft-beam | exact [--json]"""
+    benches = {"train": bench_train, "soft-beam": bench_soft_beam, "exact": bench_exact}
     if not words or words[0] in ("-h", "--help"):
         rows = [f"  {name:12} {run.__doc__}" for name, run in benches.items()]
         print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
@@ -476,6 +534,17 @@ def bench_soft_beam(words: list[str]) -> int:
     return 0
 
 
+def bench_exact(words: list[str]) -> int:
+    """Pseudolikelihood and log Z of an LSTM random field: time and memory."""
+    parsed = parse_bench(bench_parser("exact", bench_exact.__doc__), words)
+    from softbeam.bench.exact import run
+
+    found = run(repeats=parsed.repeats, progress=lambda line: print(line, flush=True))
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
 def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
     """`--k 3` and `--k 1,3` as the lists [3] and [1,3]."""
     return [
@@ -486,7 +555,7 @@ def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     command.__name__: command
-    for command in (train, compare, decode, evaluate, data, demo, report, bench)
+    for command in (train, compare, decode, evaluate, analyze, data, demo, report, bench)
 }
 
 

@@ -44,20 +44,30 @@ def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:
     ]
 
 
+def searched(decoder: Decoder, search: Search, codec: Codec) -> Decoder:
+    """The decoder as a hard search sees it: special tokens forbidden, scores as asked."""
+    never = [i for i in (codec.id(s) for s in (PAD, BOS, MASK)) if i is not None]
+    bound = Forbidding(decoder, never) if never else decoder
+    return LocallyNormalized(bound) if search.normalize else bound
+
+
+def length_limits(source_lengths: Tensor, search: Search, codec: Codec) -> Tensor:
+    """The longest output of each source; without an end mark every output is as long as it."""
+    if codec.id(EOS) is None:
+        return source_lengths
+    return (source_lengths * search.max_ratio).long() + search.max_extra
+
+
 def searcher(search: Search, codec: Codec) -> Callable[[Decoder, Tensor], Hypotheses]:
     """The search as a function of a decoder and the source lengths."""
     eos = codec.id(EOS)
-    never = [i for i in (codec.id(s) for s in (PAD, BOS, MASK)) if i is not None]
     rng = torch.Generator().manual_seed(search.seed)
 
     def run(decoder: Decoder, source_lengths: Tensor) -> Hypotheses:
-        limits = source_lengths
-        if eos is not None:
-            limits = (source_lengths * search.max_ratio).long() + search.max_extra
+        limits = length_limits(source_lengths, search, codec)
         if search.method == "soft-beam":  # nothing is forbidden: no infinities in relaxed code
             return soft_search(decoder, search, limits, eos)
-        bound = Forbidding(decoder, never) if never else decoder
-        bound = LocallyNormalized(bound) if search.normalize else bound
+        bound = searched(decoder, search, codec)
         if search.method == "greedy":
             return greedy(bound, lengths=limits, eos=eos)
         if search.method == "sample":
