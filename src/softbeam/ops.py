@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
 
 
@@ -18,8 +18,8 @@ def length_mask(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batc
 
 
 def reverse_within(
-    values: Float[Tensor, "batch time *rest"], lengths: Int[Tensor, " batch"]
-) -> Float[Tensor, "batch time *rest"]:
+    values: Shaped[Tensor, "batch time *rest"], lengths: Int[Tensor, " batch"]
+) -> Shaped[Tensor, "batch time *rest"]:
     """Each row's first `length` positions in reverse order; padding stays where it is."""
     time = values.shape[1]
     position = torch.arange(time, device=values.device).expand(values.shape[0], time)

@@ -1,0 +1,290 @@
+r"""Losses of whole-sequence random fields, row by row: what `energy_objectives` adds up.
+
+A model of E_raw(y) = -sum_t f(y_t, h(y\t)) is a `Field`: it gives f(v, h(y\t)) for every t and v.
+Each length is a space of its own, normalized by itself (resolutions D5). Rows are padded on the
+right; `mask` is True at the real positions, and what stands elsewhere is not read.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor, nn
+from torch.nn.functional import logsigmoid, one_hot
+from torch.utils.checkpoint import checkpoint
+
+from softbeam import exact
+from softbeam.types import Kernel
+
+CHUNK = 2**14
+
+
+@runtime_checkable
+class Field(Protocol):
+    """A Gibbs random field over the sequences of each length (thesis, Sec. 6.2.1)."""
+
+    @property
+    def vocab(self) -> int: ...
+    def potentials(
+        self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "rows time vocab"]: ...  # log phi_t with each token at t; 0 past the end
+
+
+@runtime_checkable
+class SharingField(Field, Protocol):
+    """A field that shares work between sequences with a part in common."""
+
+    def substituted(
+        self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "rows time vocab"]: ...  # -E_raw with v instead of y_t
+    def log_partition(self, time: int, *, chunk: int | None) -> Float[Tensor, ""]: ...
+
+
+# Likelihood (thesis, Sec. 2.4 and 6.2.2)
+
+
+def log_phi(
+    field: Field, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+) -> Float[Tensor, " rows"]:
+    """-E_raw: the sum of the tokens' potentials."""
+    scores = field.potentials(tokens, mask).gather(-1, tokens.where(mask, 0)[:, :, None])
+    return (scores[:, :, 0] * mask).sum(-1)
+
+
+def log_partition(field: Field, time: int, *, chunk: int | None = None) -> Float[Tensor, ""]:
+    """log Z of the sequences of a length, at most `chunk` of them held at once.
+
+    A field that shares work does it its own way; any other is enumerated.
+    """
+    if isinstance(field, SharingField):
+        return field.log_partition(time, chunk=chunk)
+    space = exact.Space(vocab=field.vocab, time=time, chunk=CHUNK if chunk is None else chunk)
+    return exact.log_partition(lambda rows: log_phi(field, rows, exact.real(rows)), space)
+
+
+def for_each_length(
+    mask: Bool[Tensor, "rows time"], value: Callable[[int], Tensor]
+) -> Float[Tensor, " rows"]:
+    """`value(length)` of each row, evaluated once for each length; 0 for empty rows."""
+    lengths, which = mask.sum(1).unique(return_inverse=True)
+    zero = torch.zeros((), dtype=torch.float64, device=mask.device)
+    return torch.stack([value(n) if n else zero for n in lengths.tolist()])[which]
+
+
+def nll(
+    field: Field,
+    tokens: Int[Tensor, "rows time"],
+    mask: Bool[Tensor, "rows time"],
+    *,
+    chunk: int | None = None,
+) -> Float[Tensor, " rows"]:
+    """E_raw(y) + log Z of y's length, by enumeration."""
+    log_z = for_each_length(mask, lambda time: log_partition(field, time, chunk=chunk))
+    return log_z - log_phi(field, tokens, mask)
+
+
+# Conditionals (thesis, Sec. 6.2.1)
+
+
+def free_conditionals(
+    field: Field, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+) -> Float[Tensor, "rows time vocab"]:
+    r"""log p_mlm(y_t = v | y\t) = log softmax f(v, h(y\t)): in general those of no joint."""
+    return field.potentials(tokens, mask).log_softmax(-1)
+
+
+def true_conditionals(
+    field: Field,
+    tokens: Int[Tensor, "rows time"],
+    mask: Bool[Tensor, "rows time"],
+    *,
+    chunk: int = CHUNK,
+) -> Float[Tensor, "rows time vocab"]:
+    r"""log p(y_t = v | y\t) under E_raw: all potentials change with y_t, not that of t alone.
+
+    At most `chunk` substituted sequences are held at once, but at least one sentence's; with
+    several chunks, each is evaluated again in the backward pass.
+    """
+    substituted = field.substituted if isinstance(field, SharingField) else one_by_one(field)
+    sentences = max(1, chunk // (tokens.shape[1] * field.vocab))
+    parts = list(zip(tokens.split(sentences), mask.split(sentences), strict=True))
+    if len(parts) > 1 and torch.is_grad_enabled():
+        found = [checkpoint(substituted, *part, use_reentrant=False) for part in parts]
+    else:
+        found = [substituted(*part) for part in parts]
+    return torch.cat(found).log_softmax(-1)
+
+
+def one_by_one(field: Field) -> Callable[[Tensor, Tensor], Tensor]:
+    """-E_raw with v instead of y_t, every substituted sequence evaluated whole, in one batch."""
+
+    def substituted(
+        tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "rows time vocab"]:
+        rows, time = tokens.shape
+        shape = (rows, time, field.vocab, time)
+        here = torch.eye(time, dtype=torch.bool, device=tokens.device)[:, None]  # time, 1, time
+        v = torch.arange(field.vocab, device=tokens.device)[:, None]
+        changed = torch.where(here, v, tokens[:, None, None])
+        masks = mask[:, None, None].expand(shape)
+        total = log_phi(field, changed.flatten(0, 2), masks.flatten(0, 2))
+        return total.view(shape[:3]) * mask[:, :, None]
+
+    return substituted
+
+
+def gold_nll(
+    log_probs: Float[Tensor, "rows time vocab"],
+    tokens: Int[Tensor, "rows time"],
+    mask: Bool[Tensor, "rows time"],
+) -> Float[Tensor, " rows"]:
+    """-sum_t log p(y_t | ...) over the real positions: a pseudo- or masked likelihood."""
+    chosen = log_probs.gather(-1, tokens.where(mask, 0)[:, :, None])[:, :, 0]
+    return -(chosen * mask).sum(-1)
+
+
+def divergence(
+    log_p: Float[Tensor, "rows time vocab"],
+    log_q: Float[Tensor, "rows time vocab"],
+    mask: Bool[Tensor, "rows time"],
+) -> Float[Tensor, " rows"]:
+    """sum_t KL(p_t || q_t) over the real positions (thesis, Sec. 6.2.2)."""
+    return ((log_p.exp() * (log_p - log_q)).sum(-1) * mask).sum(-1)
+
+
+# What estimators remember
+
+
+class Memory(nn.Module):
+    """What estimators of the gradient keep between updates: log Z's estimate, and chains.
+
+    Set it on the model (`model.memory = Memory(...)`): then the optimizer trains `log_z`, and every
+    checkpoint holds both. Chains start uniform, drawn like weights from torch's own generator.
+
+    Args:
+        vocab: number of tokens.
+        longest: largest length.
+        chains: how many for each length.
+    """
+
+    def __init__(self, vocab: int, *, longest: int, chains: int = 0):
+        super().__init__()
+        if min(vocab, longest, chains + 1) < 1:
+            raise ValueError(
+                f"vocab={vocab}, longest={longest}, chains={chains}: need a token, a position, and "
+                f"no fewer than 0 chains"
+            )
+        lengths = torch.arange(longest + 1, dtype=torch.get_default_dtype())
+        self.log_z = nn.Parameter(lengths * math.log(vocab))  # where E_raw = 0
+        self.chains: Tensor
+        self.register_buffer("chains", torch.randint(vocab, (longest + 1, chains, longest)))
+
+
+def memory_of(model: nn.Module, *, longest: int, chains: int = 0) -> Memory:
+    """The model's memory, if it is long and wide enough."""
+    memory = getattr(model, "memory", None)
+    if not isinstance(memory, Memory):
+        raise ValueError(
+            f"{type(model).__name__} has no memory; set model.memory = Memory(vocab, "
+            f"longest={longest}, chains={chains}) before the optimizer is made"
+        )
+    if longest >= len(memory.log_z):
+        limit = len(memory.log_z) - 1
+        raise ValueError(f"a sequence of length {longest}: the model's memory has longest={limit}")
+    if chains > memory.chains.shape[1]:
+        raise ValueError(f"chains={chains}: the model's memory has {memory.chains.shape[1]}")
+    return memory
+
+
+# Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Ma and Collins 2018; thesis, chapter 7)
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """A distribution over the sequences of each length that can be drawn from and evaluated."""
+
+    def sample(
+        self, lengths: Int[Tensor, " rows"], rng: Generator
+    ) -> Int[Tensor, "rows time"]: ...  # one of each length, padded with anything
+    def log_prob(
+        self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, " rows"]: ...
+
+
+@dataclass(frozen=True)
+class UnigramNoise:
+    """Independent tokens with frequencies that depend on the length. A `Noise`."""
+
+    probs: Float[Tensor, "lengths vocab"]  # row n belongs to length n, and sums to one
+
+    @classmethod
+    def fit(
+        cls,
+        tokens: Int[Tensor, "rows time"],
+        mask: Bool[Tensor, "rows time"],
+        *,
+        vocab: int,
+        smoothing: float = 1.0,
+    ) -> "UnigramNoise":
+        """Relative frequencies; `smoothing` is added to each count. Without data: uniform."""
+        if not smoothing > 0:
+            raise ValueError(f"smoothing={smoothing} must be above 0: noise reaches every sequence")
+        counts = one_hot(tokens.where(mask, 0), vocab).double() * mask[:, :, None]
+        by_length = counts.new_full((tokens.shape[1] + 1, vocab), smoothing)
+        by_length.index_add_(0, mask.sum(1), counts.sum(1))
+        return cls(by_length / by_length.sum(-1, keepdim=True))
+
+    def sample(self, lengths: Int[Tensor, " rows"], rng: Generator) -> Int[Tensor, "rows time"]:
+        time = max(1, int(lengths.max()))
+        return torch.multinomial(self.of(lengths), time, replacement=True, generator=rng)
+
+    def log_prob(
+        self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, " rows"]:
+        log_p = self.of(mask.sum(1)).log().gather(1, tokens.where(mask, 0))
+        return (log_p * mask).sum(-1)
+
+    def of(self, lengths: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
+        if int(lengths.max()) >= len(self.probs):
+            raise ValueError(
+                f"length {int(lengths.max())}: the noise ends at {len(self.probs) - 1}"
+            )
+        return self.probs[lengths]
+
+
+def nce(
+    data: Float[Tensor, " rows"], noise: Float[Tensor, "rows samples"], *, nu: float
+) -> Float[Tensor, " rows"]:
+    """-log P(D=1 | y) - nu mean_i log P(D=0 | y_i), each from log p(y) - log q(y).
+
+    P(D=1 | y) = p(y) / (p(y) + nu q(y)). Least where p is the data's distribution, normalized
+    without having been asked to; as nu grows its gradient tends to that of the likelihood.
+    """
+    log_nu = math.log(nu)
+    return -logsigmoid(data - log_nu) - nu * logsigmoid(log_nu - noise).mean(-1)
+
+
+# Persistent contrastive divergence (Tieleman 2008)
+
+
+@torch.no_grad()
+def swept(
+    kernel: Kernel, tokens: Int[Tensor, "chain time"], *, sweeps: int, rng: Generator
+) -> tuple[Int[Tensor, "chain time"], float]:
+    """The chains after `sweeps` passes over all positions, and the share of steps that moved.
+
+    One position at a time, in an order drawn for each sweep: a composition of kernels each of which
+    leaves the target as it is. The energies are computed anew, since the weights have changed.
+    """
+    state, moved = kernel.init(tokens), 0.0
+    time = tokens.shape[1]
+    for _ in range(sweeps):
+        for t in torch.randperm(time, generator=rng, device=rng.device).tolist():
+            positions = torch.zeros_like(tokens, dtype=torch.bool)
+            positions[:, t] = True
+            state, info = kernel.step(state, positions, rng)
+            moved += info.moved.double().mean().item()
+    return state.tokens, moved / max(sweeps * time, 1)
