@@ -87,6 +87,13 @@ class Energy(Protocol):
     def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]: ...
 
 
+@runtime_checkable
+class BoundEnergy(Energy, Protocol):
+    """An energy that belongs to its chains row by row: to their sources, to their frozen words."""
+
+    def chosen(self, chains: Int[Tensor, " rows"]) -> Energy: ...  # row i belongs to chains[i]
+
+
 class Proposed(NamedTuple):
     tokens: Int[Tensor, "chain time"]  # y'
     log_q_forward: Float[Tensor, " chain"]  # log q(y'; y)
@@ -102,6 +109,8 @@ class StepInfo(NamedTuple):
     log_accept: Float[Tensor, " chain"]
     accepted: Bool[Tensor, " chain"]
     moved: Bool[Tensor, " chain"]  # accepted and different: a novel transition
+    repeated: Bool[Tensor, " chain"]  # proposed what was there: accepted with probability 1
+    stuck: Bool[Tensor, " chain"]  # q(y; y') = 0: what is there is never proposed, nor left
 
 
 Propose = Callable[[Tensor, Tensor, Generator], Proposed]  # (tokens, positions, rng)

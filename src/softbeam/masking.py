@@ -1,0 +1,59 @@
+"""Rows for a masked language model: packed within a bound, and what may stand where in a text.
+
+`allowed` is everywhere the same thing: the tokens that may stand at each position, as one set for
+all (`vocab`) or as a table (`chain time vocab`). A position where nothing may stand is frozen.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from softbeam.types import MaskedLM
+
+Allowed = Bool[Tensor, " vocab"] | Bool[Tensor, "chain time vocab"]
+
+ROWS = 256  # rows given to the model at once
+
+
+def packed_logits(
+    mlm: MaskedLM,
+    tokens: Int[Tensor, "rows time"],
+    masked: Bool[Tensor, "rows time"],
+    owner: Int[Tensor, " rows"] | None = None,
+    *,
+    limit: int = ROWS,
+) -> Iterator[Float[Tensor, "cells vocab"]]:
+    """Logits of the masked cells, row by row, from at most `limit` rows at a time.
+
+    The packs, one after another, are what a single call would give. Without `owner`, every row
+    belongs to source 0.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit} rows; at least 1 is needed")
+    if owner is None:
+        owner = torch.zeros_like(tokens[:, 0])
+    parts = zip(tokens.split(limit), masked.split(limit), owner.split(limit), strict=True)
+    return (mlm.logits(*part) for part in parts if len(part[0]))
+
+
+def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tensor, "chain time"]:
+    """True where a token is one of those allowed there; ids past the vocabulary never are."""
+    inside = tokens < allowed.shape[-1]
+    index = tokens.where(inside, 0)
+    if allowed.dim() == 1:
+        return inside & allowed[index]
+    return inside & allowed.gather(-1, index[:, :, None])[:, :, 0]
+
+
+def allowed_at(
+    allowed: Allowed, positions: Bool[Tensor, "chain time"]
+) -> Bool[Tensor, "#cells vocab"]:
+    """The sets at the chosen positions, row by row. An error where one of them is frozen."""
+    sets = allowed[None] if allowed.dim() == 1 else allowed[positions]
+    frozen = ~sets.any(-1)
+    if bool(frozen.any()):
+        chain, time = positions.nonzero()[frozen.nonzero()[0, 0]].tolist()
+        raise ValueError(f"positions: {time} of chain {chain} is frozen, nothing may stand there")
+    return sets
