@@ -8,17 +8,18 @@ import softbeam
 LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"],
-    ["fast_beam", "checkpoint"],
+    ["fast_beam", "checkpoint", "grid"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"],
+    ["ais", "compatibility", "pretrained"],
     ["objectives", "beam_training", "energy_training", "kernels", "chains"],
     ["baselines", "testing"],
-    ["energy_objectives"],
+    ["energy_objectives", "certify"],
     ["config"],
     ["evaluate"],
     ["runs", "recovery"],
-    ["train", "inference"],
-    ["report", "recipes", "bench", "figures", "analysis", "charts"],
-    ["demo", "compare"],
+    ["train", "inference", "energy_experiments"],
+    ["report", "recipes", "bench", "figures", "analysis", "charts", "energy_tables"],
+    ["demo", "compare", "reproduce"],
     ["cli"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

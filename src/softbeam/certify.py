@@ -105,4 +105,4 @@ def found(path: str) -> Make:
         make: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"the kernel {path!r} cannot be loaded: {error}") from None
-    return make  # type: ignore[no-any-return]
+    return make

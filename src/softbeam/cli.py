@@ -425,6 +425,32 @@ def show_corpus(shown: dict[str, Any]) -> None:
         print(f"supply   {shown['supply']}")
 
 
+def models(words: list[str]) -> int:
+    """Real masked language models: softbeam models list | fetch NAME"""
+    from softbeam import pretrained
+
+    made = parser("models", "list: what there is; fetch NAME: get it, as a Hugging Face folder.")
+    made.add_argument("action", type=str, choices=["list", "fetch"])
+    made.add_argument("name", type=str, nargs="?", default=None, help=", ".join(pretrained.names()))
+    made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
+    parsed = made.parse_args(words)
+    if parsed.action == "list":
+        rows = [pretrained.describe(name) for name in pretrained.names()]
+        for row in rows:
+            print(f"{row['name']:12} {row['title']} ({row['licence']})")
+            print(f"{'':12} {row['found'] or 'not here yet'}")
+        if parsed.json:
+            say_json({"models": rows})
+        return 0
+    if parsed.name is None:
+        raise UserError(f"fetch needs a name; there are {', '.join(pretrained.names())}")
+    folder = str(pretrained.fetch(parsed.name))
+    print(folder)
+    if parsed.json:
+        say_json({"name": parsed.name, "folder": folder})
+    return 0
+
+
 def demo(words: list[str]) -> int:
     """The whole story on packaged data in a few minutes: softbeam demo [--out runs/demo]"""
     made = parser("demo", "Train small models on packaged data, compare greedy and beam, report.")
@@ -458,6 +484,65 @@ def report(words: list[str]) -> int:
 
     print(write_report([Path(r) for r in parsed.runs], Path(parsed.out or "report.html")))
     return 0
+
+
+def reproduce(words: list[str]) -> int:
+    """A table or figure of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
+    from softbeam.reproduce import PRESETS, TARGETS
+    from softbeam.reproduce import reproduce as run
+
+    made = parser("reproduce", "Compute a table or figure; what is finished is never run again.")
+    made.add_argument("what", type=str, help="; ".join(f"{k}: {v}" for k, v in TARGETS.items()))
+    sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
+    made.add_argument("--preset", type=str, default="cpu", help=sizes)
+    made.add_argument("--out", type=str, default="runs/reproduce", help="folder, shared by targets")
+    made.add_argument("--seeds", type=int, default=5, help="datasets to average over")
+    made.add_argument("--jobs", type=int, default=None, help="processes; one for each core")
+    made.add_argument("--distinct", action="store_true", help="each phoneme sequence once")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+    made.add_argument("--json", action="store_true", help="the record as a last line of JSON")
+    parsed = made.parse_args(words)
+    names = ("preset", "seeds", "jobs", "distinct", "quiet")
+    found = run(parsed.what, out=Path(parsed.out), **{name: parsed[name] for name in names})
+    print(found["text"])
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def certify(words: list[str]) -> int:
+    """Is a sampler right? softbeam certify KERNEL [--energy local|raw] [--json]"""
+    made = parser(
+        "certify",
+        "Build a kernel's whole transition matrix on a small masked language model and check it; "
+        "the exit code is 0 only if every certificate holds. KERNEL is a name (list shows them) or "
+        "module:function, a function of a masked language model and an energy.",
+    )
+    made.add_argument("kernel", type=str, help="name, module:function, or list")
+    made.add_argument("--energy", type=str, choices=["local", "raw"], default="local")
+    made.add_argument("--words", type=int, default=3, help="size of the vocabulary")
+    made.add_argument("--time", type=int, default=3, help="length of the texts")
+    made.add_argument("--seed", type=int, default=0, help="of the model and of all samples")
+    made.add_argument("--json", action="store_true", help="certificates as a last line of JSON")
+    parsed = made.parse_args(words)
+    for name, low, high in (("words", 2, 6), ("time", 2, 4)):
+        if not low <= parsed[name] <= high:
+            raise UserError(f"--{name} {parsed[name]}: must be from {low} to {high}")
+    from softbeam.certify import KERNELS, certificates
+
+    if parsed.kernel == "list":
+        print("\n".join(f"{name:20} {kernel.what}" for name, kernel in KERNELS.items()))
+        return 0
+    names = ("energy", "words", "time", "seed")
+    found = certificates(parsed.kernel, **{name: parsed[name] for name in names})
+    for one in found:
+        said = "holds" if one.holds else "FAILS"
+        print(f"{said}  {one.name:28} {one.value:10.2e} (limit {one.limit:.0e})  {one.detail}")
+    if parsed.json:
+        rows = [one._asdict() for one in found]
+        holds = all(one.holds for one in found)
+        say_json({"kernel": parsed.kernel, "holds": holds, "certificates": rows})
+    return 0 if all(one.holds for one in found) else 1
 
 
 def bench(words: list[str]) -> int:
@@ -555,7 +640,20 @@ def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     command.__name__: command
-    for command in (train, compare, decode, evaluate, analyze, data, demo, report, bench)
+    for command in (
+        train,
+        compare,
+        decode,
+        evaluate,
+        analyze,
+        data,
+        models,
+        demo,
+        report,
+        reproduce,
+        certify,
+        bench,
+    )
 }
 
 

@@ -295,7 +295,8 @@ class Script(TorchFunctionMode):
         chosen = self.choices[:, used : used + each].reshape(-1, 1)
         share = (p / p.sum(-1, keepdim=True)).double().gather(-1, chosen)
         self.weight = self.weight * share.view(self.rows, each).prod(-1)
-        return chosen
+        # what cannot be drawn has weight 0; a kernel need not bear to see it, so it gets another
+        return torch.where(share > 0, chosen, p.argmax(-1, keepdim=True))
 
     def uniform(self, like: Tensor) -> Tensor:
         self.uniforms += 1

