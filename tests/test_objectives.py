@@ -232,3 +232,16 @@ def test_diagnostics_come_with_the_logged_updates():
     assert {"beam_entropy", "beam_overlap", "beam_dropped", "alpha"} <= set(logged)
     assert logged["beam_entropy"] > 0 and 0 <= logged["beam_overlap"] <= 1
     assert "beam_entropy" not in call(objective, model, batch, now=Moment(update=10)).log
+
+
+def test_the_penalty_beside_a_soft_beam_is_that_of_the_self_normalized_objective():
+    """Summed over real tokens: what SelfNormalized has more than CrossEntropy, weighted."""
+    model, batch = build(attention="bahdanau"), batch_of([4, 2, 5])
+    plain = call(DirectLoss(k=2, normalize=False), model, batch)
+    both = call(
+        DirectLoss(k=2, normalize=False, cross_entropy=0.5, log_z_penalty=0.2), model, batch
+    )
+    gold = call(CrossEntropy(), model, batch).total
+    penalty = call(SelfNormalized(penalty=1.0), model, batch).total - gold
+    torch.testing.assert_close(both.total, plain.total + 0.5 * gold + 0.2 * penalty)
+    assert penalty > 0 and "log_z_mean" in both.log

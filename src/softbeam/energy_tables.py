@@ -16,6 +16,7 @@ from softbeam.errors import MissingExtra, UserError
 from softbeam.grid import Result, key, run_grid, settings
 
 Finished = list[tuple[Fit, Result]]
+Summary = Mapping[str, float | None]
 
 PRINTED: dict[str, Mapping[str, float]] = {  # the thesis's Table 6.1
     "p-1k": {"True": 5.32, "LL": 6.74, "PLL": 7.01, "MLM": 7.71, "-PLL": 5.74, "-MLM": 5.87},
@@ -72,7 +73,7 @@ class Preset:
 
 PRESETS = {
     "cpu": Preset(
-        synthetic={"every": 25, "patience": 8, "updates": 1500},
+        synthetic={"batch": 64, "every": 25, "patience": 6, "updates": 1500},
         phonemes={"batch": 64, "updates": 900, "every": 150, "lr": 4e-3},
         small_phonemes={"updates": 400, "every": 25, "patience": 4, "steps": 300},
         teacher_knobs={"batch": 256, "updates": 3000, "every": 250},
@@ -240,8 +241,9 @@ def row_of(name: str, done: Finished) -> dict[str, Any]:
     }
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": mean(values), "spread": stdev(values) if len(values) > 1 else 0.0}
+def summary(values: Sequence[float]) -> Summary:
+    """Mean and standard deviation; one value has no spread."""
+    return {"mean": mean(values), "spread": stdev(values) if len(values) > 1 else None}
 
 
 def how_normalized(by: Mapping[str, Sequence[Result]]) -> str:
@@ -285,10 +287,9 @@ def checks_of(row: str, by: Mapping[str, Sequence[Result]]) -> list[dict[str, An
 
 def comparison(claim: str, gaps: Sequence[float]) -> dict[str, Any]:
     """Whether differences are positive in the mean, and in how many datasets."""
-    gap = summary(gaps)
-    right = sum(gap > 0 for gap in gaps)
-    text = f"gap {gap['mean']:.4f} ±{gap['spread']:.4f}, right in {right} of {len(gaps)} datasets"
-    return {"claim": claim, "holds": gap["mean"] > 0, "text": text, "gap": gap, "right": right}
+    gap, right = summary(gaps), sum(gap > 0 for gap in gaps)
+    text = f"gap {number(gap, 4)}, right in {right} of {len(gaps)} datasets"
+    return {"claim": claim, "holds": mean(gaps) > 0, "text": text, "gap": gap, "right": right}
 
 
 def check_text(check: Mapping[str, Any]) -> str:
@@ -310,8 +311,11 @@ def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return aligned(lines)
 
 
-def number(value: Mapping[str, float] | None) -> str:
-    return "-" if value is None else f"{value['mean']:.3f} ±{value['spread']:.3f}"
+def number(value: Summary | None, digits: int = 3) -> str:
+    if value is None:
+        return "-"
+    spread = "" if value["spread"] is None else f" ±{value['spread']:.{digits}f}"
+    return f"{value['mean']:.{digits}f}{spread}"
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
@@ -417,7 +421,7 @@ def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
             axes.errorbar(
                 panel["sizes"],
                 [point["mean"] for point in line],
-                yerr=[point["spread"] for point in line],
+                yerr=[point["spread"] or 0.0 for point in line],
                 label=label,
                 color=color,
                 marker="o",

@@ -162,6 +162,8 @@ class SoftBeamObjective(Objective):
         cost: what a wrong token costs.
         normalize: locally normalized scores; false searches raw scores (globally normalized).
         cross_entropy: weight of cross-entropy added to the loss.
+        log_z_penalty: weight of (log Z)^2 after gold prefixes, added to the loss; keeps raw scores
+            as a self-normalized start has them, which cross-entropy alone does not.
         finish: outputs may end early, and finished mass is carried forward; needs an end mark.
         extra: steps searched past the end of the target, with finish.
         candidates: only so many best cells of each beam row enter the relaxation, where that is
@@ -175,6 +177,7 @@ class SoftBeamObjective(Objective):
     cost: Cost = Hamming()
     normalize: bool = True
     cross_entropy: float = 0.0
+    log_z_penalty: float = 0.0
     finish: bool = False
     extra: int = 0
     candidates: int | None = None
@@ -192,10 +195,12 @@ class SoftBeamObjective(Objective):
         log = {"alpha": self.alpha(now)}
         total, more = self.loss(decoder, longer, now)
         log |= more
-        if self.cross_entropy > 0:
-            gold = gold_loss(forced_scores(inner, batch.target), batch)
-            total = total + self.cross_entropy * gold
+        if self.cross_entropy > 0 or self.log_z_penalty > 0:
+            scores = forced_scores(inner, batch.target)
+            gold, log_z = gold_loss(scores, batch), scores.logsumexp(-1)[batch.mask]
+            total = total + self.cross_entropy * gold + self.log_z_penalty * log_z.square().sum()
             log["cross_entropy"] = gold.item() / max(size(batch), 1)
+            log["log_z_mean"] = log_z.mean().item()
         return Loss(total, size(batch), log)
 
     @abstractmethod
