@@ -157,9 +157,9 @@ def weights_path(cell: Fit, folder: Path) -> Path:
 def load(cell: Fit) -> Splits:
     """Training, dev and test sequences; the same seed gives the same, whatever the objective.
 
-    Dev has a tenth of the training size, 100 sequences at least.
+    Dev has half the training size, 100 sequences at least and 1000 at most.
     """
-    dev = max(100, cell.size // 10)
+    dev = min(max(100, cell.size // 2), 1000)
     if cell.data in SYNTHETIC:
         # Streams that never meet: training, dev and test, and those of teachers.
         first = 10 * cell.seed + (5 if cell.reserved else 0)
@@ -172,7 +172,7 @@ def load(cell: Fit) -> Splits:
     tested, rest = order[: n // 10], order[n // 10 :]
     # Teachers take the reserved ones, others begin at the far end, and all meet the same test set.
     chosen = rest[:RESERVED] if cell.reserved else rest.flip(0)
-    dev = min(dev, 1000, len(chosen) // 10)
+    dev = min(dev, len(chosen) // 10)
     return Splits(
         everything.rows(chosen[dev : dev + cell.size]),
         everything.rows(chosen[:dev]),
