@@ -128,9 +128,19 @@ def test_the_table_consists_of_the_thesis_s_rows():
 
 def test_objectives_of_a_row_differ_in_the_objective_alone():
     cells = table_cells(PRESETS["cpu"], [1], distinct=False)
-    row = [asdict(c) for c in cells if row_name(c) == "p-1k"]
+    row = [asdict(c) for c in cells if row_name(c) == "p-1k" and c.teacher is None]
+    assert [c["objective"] for c in row] == ["PLL", "LL", "MLM", "NCE", "PCD"]
     for cell in row:
-        assert {**cell, "objective": "LL", "teacher": None} == {**row[0], "objective": "LL"}
+        assert {**cell, "objective": "LL"} == {**row[0], "objective": "LL"}
+
+
+def test_projections_start_from_the_mlm_of_their_row_and_take_fewer_updates():
+    cells = table_cells(PRESETS["cpu"], [1], distinct=False)
+    plain = {row_name(c): c for c in cells if c.objective == "MLM"}
+    projected = [c for c in cells if c.teacher is not None]
+    assert {c.objective for c in projected} == {"KL", "KL+PLL"}
+    for cell in projected:
+        assert cell.teacher == plain[row_name(cell)] and cell.updates < cell.teacher.updates
 
 
 def test_table_and_figure_share_their_cells():
