@@ -234,3 +234,9 @@ def test_the_installed_command_runs():
     command = Path(sys.executable).with_name("softbeam")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("softbeam ")
+
+
+def test_the_package_runs_as_a_module():
+    words = [sys.executable, "-m", "softbeam", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("softbeam ")

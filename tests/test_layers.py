@@ -21,6 +21,7 @@ LAYERS = [
     ["report", "recipes", "bench", "figures", "analysis", "charts", "energy_tables"],
     ["demo", "compare", "reproduce"],
     ["cli"],
+    ["__main__"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
 ROOT = Path(softbeam.__file__).parent

@@ -1,0 +1,72 @@
+"""The command line. Nothing heavy is imported before a command is known to be well formed."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from softbeam import __version__
+from softbeam.cli.benching import bench
+from softbeam.cli.fetching import data, models
+from softbeam.cli.reproducing import demo, report, reproduce
+from softbeam.cli.running import analyze, decode, evaluate
+from softbeam.cli.sampling import certify
+from softbeam.cli.training import compare, train
+from softbeam.errors import Interrupted, UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command: 0 on success, 2 and one sentence for what a user can mend."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"softbeam {__version__}")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
+        return COMMANDS[words[0]](words[1:])
+    except UserError as error:
+        print(f"softbeam {words[0]}: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"softbeam {words[0]}: {stop}", file=sys.stderr)
+        return 128 + stop.signum
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("softbeam: interrupted", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    rows = [f"  {name:10} {command.__doc__.splitlines()[0]}" for name, command in COMMANDS.items()]  # type: ignore[union-attr]
+    return "\n".join(
+        [
+            "softbeam: train sequence models that know how they will be decoded.",
+            "",
+            "usage: softbeam COMMAND … (each has --help)",
+            "",
+            *rows,
+        ]
+    )
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    command.__name__: command
+    for command in (
+        train,
+        compare,
+        decode,
+        evaluate,
+        analyze,
+        data,
+        models,
+        demo,
+        report,
+        reproduce,
+        certify,
+        bench,
+    )
+}

@@ -1,0 +1,77 @@
+"""Commands for what is downloaded: data, models."""
+
+from typing import Any
+
+from softbeam.cli.parsing import parser, say_json
+from softbeam.errors import UserError
+
+
+def data(words: list[str]) -> int:
+    """The catalogue of corpora: softbeam data list | show NAME | fetch NAME"""
+    from softbeam.data import catalogue
+
+    made = parser(
+        "data", "list: what there is; show NAME: origin, licence, files; fetch NAME: get it."
+    )
+    made.add_argument("action", type=str, choices=["list", "show", "fetch"])
+    made.add_argument("name", type=str, nargs="?", default=None)
+    made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
+    parsed = made.parse_args(words)
+    if parsed.action == "list":
+        rows = {name: catalogue.describe(name) for name in catalogue.names()}
+        for name, row in rows.items():
+            print(f"{name:16} {row['title']}")
+        if parsed.json:
+            say_json({"corpora": rows})
+        return 0
+    if parsed.name is None:
+        raise UserError(f"{parsed.action} needs a name; there are {', '.join(catalogue.names())}")
+    if parsed.action == "show":
+        shown = catalogue.describe(parsed.name)
+        show_corpus(shown)
+        if parsed.json:
+            say_json(shown)
+        return 0
+    paths = [str(path) for path in catalogue.fetch(parsed.name)]
+    print("\n".join(paths))
+    if parsed.json:
+        say_json({"name": parsed.name, "files": paths})
+    return 0
+
+
+def show_corpus(shown: dict[str, Any]) -> None:
+    """A corpus for a reader: what it is, where it comes from, where its files are now."""
+    for key in ("name", "title", "licence", "note"):
+        print(f"{key:8} {shown[key]}")
+    for origin in shown["origin"]:
+        print(f"origin   {' '.join(origin.values())}")
+    for file in shown["files"]:
+        print(f"file     {file['name']}  {file['size']:,} bytes  {file['found'] or 'not here yet'}")
+    if shown["supply"]:
+        print(f"supply   {shown['supply']}")
+
+
+def models(words: list[str]) -> int:
+    """Real masked language models: softbeam models list | fetch NAME"""
+    from softbeam import pretrained
+
+    made = parser("models", "list: what there is; fetch NAME: get it, as a Hugging Face folder.")
+    made.add_argument("action", type=str, choices=["list", "fetch"])
+    made.add_argument("name", type=str, nargs="?", default=None, help=", ".join(pretrained.names()))
+    made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
+    parsed = made.parse_args(words)
+    if parsed.action == "list":
+        rows = [pretrained.describe(name) for name in pretrained.names()]
+        for row in rows:
+            print(f"{row['name']:12} {row['title']} ({row['licence']})")
+            print(f"{'':12} {row['found'] or 'not here yet'}")
+        if parsed.json:
+            say_json({"models": rows})
+        return 0
+    if parsed.name is None:
+        raise UserError(f"fetch needs a name; there are {', '.join(pretrained.names())}")
+    folder = str(pretrained.fetch(parsed.name))
+    print(folder)
+    if parsed.json:
+        say_json({"name": parsed.name, "folder": folder})
+    return 0

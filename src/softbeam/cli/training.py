@@ -1,0 +1,163 @@
+"""Commands that train: train, compare."""
+
+import argparse
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from softbeam.cli.parsing import parser, say_json, whole_numbers
+from softbeam.errors import UserError
+
+TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
+
+
+SHORT_FORMS = """
+short forms:
+  --objective NAME         --finetune.objective: cross-entropy, self-normalized, scheduled-sampling,
+                           direct-loss, soft-hinge, hard-hinge, beam-search-optimization,
+                           beam-crf, minimum-risk or reinforce, after the first stage
+  --beam K                 --finetune.objective.k
+  --skip-bad               --data.skip_bad true
+"""
+
+
+COMPARE_HELP = """usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
+
+Trains each trial with each seed below --out, from first stages that they share, and prints their
+figures with a paired bootstrap against the first. A trial is the name of an objective for the
+second stage, or a name and words of `softbeam train`:
+
+  softbeam compare ccg --model.encoder uni --seeds 1,2,3 --try cross-entropy --try direct-loss \\
+    --try "global: --objective direct-loss --finetune.objective.normalize false \\
+           --select.normalize false"
+
+  --try TRIAL     a way to train; give it at least twice
+  --seeds LIST    seeds, 1 if not given
+  --split NAME    what is scored: dev or test
+  --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
+  --quiet         no progress
+  --json          the figures as a last line of JSON
+"""
+
+
+def train(words: list[str]) -> int:
+    """Train a model: softbeam train RECIPE [--data.train FILE …] --out RUN"""
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: softbeam train RECIPE [--out RUN] [any field] (RECIPE --help lists them)\n")
+        print(recipe_list())
+        return 0
+    config, parsed = parse_run("train", words)
+    from softbeam.train import train as run
+
+    summary = run(config, Path(parsed.out), quiet=parsed.quiet, resume=parsed.resume)
+    show_summary(parsed.out, summary)
+    if parsed.json:
+        say_json({"run": parsed.out} | summary)
+    return 0
+
+
+def compare(words: list[str]) -> int:
+    """Ways to train side by side: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]"""
+    if not words or words[0] in ("-h", "--help"):
+        print(COMPARE_HELP)
+        print(recipe_list())
+        return 0
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--try", dest="trials", action="append", default=[])
+    own.add_argument("--seeds", default="1")
+    own.add_argument("--split", default="dev")
+    own.add_argument("--out", default=f"runs/compare-{words[0]}")
+    for flag in ("--quiet", "--json"):
+        own.add_argument(flag, action="store_true")
+    parsed, shared = own.parse_known_args(words[1:])
+    seeds = whole_numbers("--seeds", parsed.seeds)
+    if len(parsed.trials) < 2:
+        raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
+    configs = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
+    made = [(name, parse_run("compare", line)[0]) for name, line in configs]
+    from softbeam import compare as comparison
+
+    found = comparison.compare(
+        [comparison.Trial(name, config) for name, config in made],
+        seeds,
+        Path(parsed.out),
+        split=parsed.split,
+        quiet=parsed.quiet,
+    )
+    comparison.show(found["rows"], parsed.split)
+    print(f"report: {found['report']}")
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def recipe_list() -> str:
+    from softbeam.recipes import RECIPES
+
+    docs = {name: (make.__doc__ or "").splitlines()[0] for name, make in RECIPES.items()}
+    return "\n".join(f"  {name:12} {doc}" for name, doc in docs.items())
+
+
+def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
+    """A recipe's name and flags as a `RunConfig`, and the parsed flags themselves."""
+    from softbeam.config import run_parser, to_run
+    from softbeam.recipes import RECIPES
+
+    if words[0] not in RECIPES:
+        raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
+    recipe = RECIPES[words[0]]()
+    made = run_parser(recipe, parser(f"{command} {words[0]}", RECIPES[words[0]].__doc__ or ""))
+    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + SHORT_FORMS
+    made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+    made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+    made.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
+    lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
+    kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
+    parsed = made.parse_args(class_names(kept) + lenient)
+    return to_run(made, parsed), parsed
+
+
+def trial(text: str) -> tuple[str, list[str]]:
+    """`name: words`, or an objective's name alone."""
+    name, colon, more = text.partition(":")
+    return name.strip(), shlex.split(more) if colon else ["--objective", name.strip()]
+
+
+def class_names(words: list[str]) -> list[str]:
+    """`--finetune.objective direct-loss` as jsonargparse knows it: DirectLoss."""
+    named = ("--pretrain.objective", "--finetune.objective")
+    return [
+        "".join(part.capitalize() for part in word.split("-"))
+        if before in named and word.islower()
+        else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+
+
+def field_help(parts: dict[str, Any]) -> str:
+    """The flags of the recipe's own classes, one on a line."""
+    from docstring_parser import parse
+
+    lines = []
+    for prefix, value in parts.items():
+        lines.append(f"\nfields of {prefix}, a {type(value).__name__}:")
+        documented = {
+            p.arg_name: p.description or ""
+            for cls in reversed(type(value).__mro__)
+            for p in parse(cls.__doc__ or "").params
+        }
+        for f in fields(value):
+            text = " ".join(documented.get(f.name, "").split())
+            lines.append(
+                f"  {f'--{prefix}.{f.name}':24} {text} (default: {getattr(value, f.name)})"
+            )
+    return "\n".join([*lines, ""])
+
+
+def show_summary(out: str, summary: dict[str, Any]) -> None:
+    shown = [f"{k} {v:.2f}" for k, v in summary["metrics"].items() if isinstance(v, float)]
+    seconds = f"{summary['seconds']:.0f} s"
+    print(f"{out}: dev {', '.join(shown)} (epoch {summary['epoch'] + 1}, {seconds})")
