@@ -16,7 +16,9 @@ TENSORS = (
     "masking testing "
     "beam_training baselines recovery analysis "
     "energy_training energy_objectives "
-    "ais compatibility energy_experiments"
+    "ais compatibility energy_experiments "
+    "mask_predict masked_objectives "
+    "fast_sampling"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)

@@ -16,7 +16,8 @@ WRONG = {"nucleus": "irreducible", "degenerate-gibbs": "invariant"}
 
 @pytest.mark.parametrize(
     ("name", "energy"),
-    [*((name, "local") for name in sorted(KERNELS)), ("block", "raw"), ("degenerate-gibbs", "raw")],
+    [*((name, "local") for name in sorted(KERNELS)), ("block", "raw"), ("degenerate-gibbs", "raw")]
+    + [("fast-block", "raw")],
 )
 def test_right_kernels_pass_and_wrong_ones_fail(name, energy, capsys):
     with warnings.catch_warnings():
@@ -51,6 +52,7 @@ def test_a_kernel_of_ones_own(tmp_path, monkeypatch, capsys):
     [
         (["none"], "no kernel 'none'"),
         (["no.such:thing"], "cannot be loaded"),
+        (["fast-early-rejection", "--energy", "raw"], "the terms of RawEnergy"),
         (["block", "--words", "50"], "--words 50: must be from 2 to 6"),
     ],
 )

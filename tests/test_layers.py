@@ -9,10 +9,11 @@ LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"],
     ["fast_beam", "checkpoint", "grid"],
-    ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"],
+    ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
+    + ["mask_predict"],
     ["ais", "compatibility", "pretrained"],
     ["objectives", "beam_training", "energy_training", "kernels", "chains"],
-    ["baselines", "testing"],
+    ["baselines", "testing", "masked_objectives", "fast_sampling"],
     ["energy_objectives", "certify"],
     ["config"],
     ["evaluate"],

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from softbeam.energy import LocalEnergy, RawEnergy, Tempered
 from softbeam.errors import UserError
+from softbeam.fast_sampling import fast_metropolis_hastings
 from softbeam.kernels import (
     degenerate_gibbs,
     delayed_acceptance,
@@ -65,6 +66,23 @@ KERNELS = {
         1,
         "a cheap energy first",
     ),
+    "fast": Named(
+        lambda mlm, energy: fast_metropolis_hastings(energy, MaskedConditionals(mlm)),
+        1,
+        "kept rows, one site",
+    ),
+    "fast-block": Named(
+        lambda mlm, energy: fast_metropolis_hastings(energy, MaskedConditionals(mlm)),
+        2,
+        "kept rows, two sites together",
+    ),
+    "fast-early-rejection": Named(
+        lambda mlm, energy: fast_metropolis_hastings(
+            energy, MaskedConditionals(mlm), sites_a_round=1
+        ),
+        2,
+        "kept rows, sums stopped when they are too large; local energies only",
+    ),
     "nucleus": Named(
         lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, nucleus=0.6)),
         1,
@@ -90,7 +108,10 @@ def certificates(
     mlm = TinyMLM(words=words, seed=seed)
     target = ENERGIES[energy](mlm)
     named = KERNELS[kernel] if kernel in KERNELS else Named(found(kernel), 1, kernel)
-    made = named.make(mlm, target)
+    try:
+        made = named.make(mlm, target)
+    except ValueError as error:  # early rejection of a raw energy
+        raise UserError(f"{kernel} with --energy {energy}: {error}") from error
     return certify(made, target, every_text(mlm, time=time), block=named.block, seed=seed)
 
 

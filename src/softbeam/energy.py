@@ -10,9 +10,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from softbeam.masking import ROWS, may_stand, packed_logits
+from softbeam.masking import ROWS, may_stand, site_logits
 from softbeam.types import BoundEnergy, Energy, MaskedLM
 
 
@@ -44,8 +43,14 @@ class RawEnergy:
     def scores(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, "chain time"]:
         """The logit of each token; 0 where a position does not count."""
         return site_scores(
-            self.mlm, tokens, raw_score, owner=self.owner, counted=self.counted, rows=self.rows
+            self.mlm, tokens, self.score, owner=self.owner, counted=self.counted, rows=self.rows
         )
+
+    def score(
+        self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
+    ) -> Float[Tensor, " cells"]:
+        """The target's logit."""
+        return raw_score(logits, target)
 
     def chosen(self, chains: Int[Tensor, " rows"]) -> "RawEnergy":
         return replace(self, owner=pick(self.owner, chains), counted=pick(self.counted, chains))
@@ -105,17 +110,26 @@ def site_scores(
 
     One row for each counted position of each chain, all of them packed together.
     """
-    counted = may_stand(tokens, mlm.allowed) if counted is None else counted
-    counted = counted & (tokens != mlm.pad_id)
+    counted = counted_sites(mlm, tokens, counted)
     chain, site = counted.nonzero(as_tuple=True)
     if not len(chain):
         return torch.zeros(tokens.shape, device=tokens.device)
-    alone = one_hot(site, tokens.shape[1]).bool()
-    source = None if owner is None else owner[chain]
-    packs = packed_logits(mlm, tokens[chain], alone, source, limit=rows)
-    targets = tokens[counted].split(rows)
-    values = torch.cat([score(*pair) for pair in zip(packs, targets, strict=True)])
-    return values.new_zeros(tokens.shape).masked_scatter(counted, values)
+    targets, order, values = tokens[counted], [], []
+    for index, logits in site_logits(mlm, tokens, chain, site, owner, limit=rows):
+        order.append(index)
+        values.append(score(logits, targets[index]))
+    in_turn = torch.cat(values)[torch.cat(order).argsort()]
+    return in_turn.new_zeros(tokens.shape).masked_scatter(counted, in_turn)
+
+
+def counted_sites(
+    mlm: MaskedLM,
+    tokens: Int[Tensor, "chain time"],
+    counted: Bool[Tensor, "chain time"] | None = None,
+) -> Bool[Tensor, "chain time"]:
+    """The positions of an energy's sum: those given, or those of allowed tokens; no padding."""
+    counted = may_stand(tokens, mlm.allowed) if counted is None else counted
+    return counted & (tokens != mlm.pad_id)
 
 
 def raw_score(

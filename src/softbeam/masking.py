@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from softbeam.types import MaskedLM
 
@@ -36,6 +37,32 @@ def packed_logits(
         owner = torch.zeros_like(tokens[:, 0])
     parts = zip(tokens.split(limit), masked.split(limit), owner.split(limit), strict=True)
     return (mlm.logits(*part) for part in parts if len(part[0]))
+
+
+def site_logits(
+    mlm: MaskedLM,
+    tokens: Int[Tensor, "rows time"],
+    row: Int[Tensor, " sites"],
+    site: Int[Tensor, " sites"],
+    owner: Int[Tensor, " rows"] | None = None,
+    *,
+    limit: int = ROWS,
+) -> Iterator[tuple[Int[Tensor, " cells"], Float[Tensor, "cells vocab"]]]:
+    """Logits of the sites (row, site), each masked alone: which of them these are, and theirs.
+
+    At most `limit` at a time. Texts of like lengths go together, cut to the longest of them, so
+    that short ones are not filled up to long ones.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit} rows; at least 1 is needed")
+    place = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    lengths = (place * (tokens != mlm.pad_id)).amax(-1)[row].maximum(site + 1)
+    for index in lengths.argsort(stable=True).split(limit):
+        if len(index):
+            width = int(lengths[index].max())
+            alone = one_hot(site[index], width).bool()
+            source = torch.zeros_like(index) if owner is None else owner[row[index]]
+            yield index, mlm.logits(tokens[row[index], :width], alone, source)
 
 
 def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tensor, "chain time"]:

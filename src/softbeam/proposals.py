@@ -89,11 +89,22 @@ class MaskedConditionals:
 
         What `tokens` holds there is not read. Of a nucleus it knows nothing yet.
         """
-        allowed = allowed_at(self.choices, positions)
+        return self.normalized(self.logits(tokens, positions), positions)
+
+    def logits(
+        self, tokens: Int[Tensor, "chain time"], positions: Bool[Tensor, "chain time"]
+    ) -> Float[Tensor, "cells vocab"]:
+        """The model's logits at the given positions, masked together, row by row."""
         active = positions.any(-1)  # a chain of its own length may have nothing to do
         source = None if self.owner is None else self.owner[active]
         packs = packed_logits(self.mlm, tokens[active], positions[active], source, limit=self.rows)
-        logits = torch.cat([torch.zeros(0, allowed.shape[-1], device=tokens.device), *packs])
+        return torch.cat([torch.zeros(0, self.choices.shape[-1], device=tokens.device), *packs])
+
+    def normalized(
+        self, logits: Float[Tensor, "cells vocab"], positions: Bool[Tensor, "chain time"]
+    ) -> Float[Tensor, "cells vocab"]:
+        """Log-probabilities at the temperature, over `allowed`, of logits at these positions."""
+        allowed = allowed_at(self.choices, positions)
         return (logits / self.temperature).masked_fill(~allowed, float("-inf")).log_softmax(-1)
 
     def parts(

@@ -535,6 +535,35 @@ class TinyMLM:
         return h.tanh() @ self.out + self.bias
 
 
+class CountedMlm:
+    """A masked language model that counts what it is asked: calls, rows, masked cells."""
+
+    def __init__(self, mlm: MaskedLM):
+        self.mlm = mlm
+        self.reset()
+
+    def reset(self) -> None:
+        self.calls = self.rows = self.cells = 0
+
+    @property
+    def pad_id(self) -> int:
+        return self.mlm.pad_id
+
+    @property
+    def allowed(self) -> Bool[Tensor, " vocab"]:
+        return self.mlm.allowed
+
+    def logits(
+        self,
+        tokens: Int[Tensor, "rows time"],
+        masked: Bool[Tensor, "rows time"],
+        owner: Int[Tensor, " rows"],
+    ) -> Float[Tensor, "cells vocab"]:
+        self.calls, self.rows = self.calls + 1, self.rows + len(tokens)
+        self.cells += int(masked.sum())
+        return self.mlm.logits(tokens, masked, owner)
+
+
 def every_text(mlm: MaskedLM, *, time: int) -> Int[Tensor, "state time"]:
     """Every text of `time` allowed tokens."""
     forbidden = tuple((~mlm.allowed).nonzero()[:, 0].tolist())
