@@ -13,7 +13,7 @@ LAYERS = [
     + ["mask_predict"],
     ["ais", "compatibility", "pretrained"],
     ["objectives", "beam_training", "energy_training", "kernels", "chains"],
-    ["baselines", "testing", "masked_objectives", "fast_sampling"],
+    ["baselines", "testing", "masked_objectives", "fast_sampling", "mlm_training"],
     ["energy_objectives", "certify"],
     ["config"],
     ["evaluate"],

@@ -1,0 +1,99 @@
+"""Training a masked language model from scratch: cross-entropy at tokens hidden at random.
+
+Every chosen token is hidden. BERT keeps a tenth of them and replaces another tenth, for readers
+that see texts without masks; sampling and scoring never do.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from softbeam.types import Loss, MaskedLM
+
+Hide = Callable[[Tensor, Generator], Tensor]  # real cells -> hidden ones, some in each row
+
+
+def hidden_at_rate(
+    real: Bool[Tensor, "rows time"], rng: Generator, *, rate: float = 0.15
+) -> Bool[Tensor, "rows time"]:
+    """Each real cell by itself with this probability, and at least one in each row (BERT)."""
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate={rate} must be above 0 and at most 1")
+    u = torch.rand(real.shape, generator=rng, device=real.device).masked_fill(~real, 2.0)
+    return real & ((u < rate) | (u == u.amin(-1, keepdim=True)))
+
+
+def masked_cross_entropy(
+    mlm: MaskedLM, tokens: Int[Tensor, "rows time"], hidden: Bool[Tensor, "rows time"]
+) -> Loss:
+    """-log p of the hidden tokens given the others, summed; its size is their number."""
+    logits = mlm.logits(tokens, hidden, torch.zeros_like(tokens[:, 0]))
+    total = cross_entropy(logits, tokens[hidden], reduction="sum")
+    return Loss(total, int(hidden.sum()), {})
+
+
+def train_mlm(
+    model: nn.Module,
+    texts: Int[Tensor, "texts time"],
+    *,
+    updates: int,
+    rng: Generator,
+    batch: int = 64,
+    learning_rate: float = 1e-3,
+    hide: Hide = hidden_at_rate,
+    watch: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train a model that is a `MaskedLM` on texts padded on the right; it ends in evaluation mode.
+
+    Adam, whose rate rises over the first twentieth of the updates and then falls to 0. The same
+    generator gives the same model.
+
+    Args:
+        model: the module; changed in place.
+        texts: all of them; each update draws some.
+        updates: number of updates.
+        rng: of batches, of what is hidden, and of dropout.
+        batch: texts of an update.
+        learning_rate: at its highest.
+        hide: which tokens are to be predicted.
+        watch: called with the update and its loss, in nats a token.
+    """
+    if not isinstance(model, MaskedLM):
+        raise ValueError(f"model: {type(model).__name__} has no logits at masked cells")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rise_and_fall, updates=updates))
+    model.train()
+    with torch.random.fork_rng():
+        torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))  # dropout's
+        for update in range(updates):
+            rows = texts[torch.randint(len(texts), (batch,), generator=rng)]
+            real = rows != model.pad_id
+            rows, real = (table[:, : int(real.sum(1).max())] for table in (rows, real))
+            loss = masked_cross_entropy(model, rows, hide(real, rng))
+            optimizer.zero_grad()
+            (loss.total / loss.size).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            if watch is not None:
+                watch(update, loss.total.item() / loss.size)
+    model.eval()
+
+
+def rise_and_fall(update: int, *, updates: int) -> float:
+    """From 0 to 1 in the first twentieth, then to 0, both linearly."""
+    top = max(updates // 20, 1)
+    return min((update + 1) / top, (updates - update) / max(updates - top, 1), 1.0)
+
+
+@torch.inference_mode()
+def held_out_loss(
+    mlm: MaskedLM, texts: Int[Tensor, "texts time"], rng: Generator
+) -> Float[Tensor, ""]:
+    """Nats a hidden token, at BERT's rate."""
+    loss = masked_cross_entropy(mlm, texts, hidden_at_rate(texts != mlm.pad_id, rng))
+    return loss.total / loss.size
