@@ -108,7 +108,7 @@ def test_gradient_reaches_every_parameter_and_training_learns_a_repetition():
     rng = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(mlm.parameters(), lr=0.01)
     first = last = 0.0
-    for update in range(150):
+    for update in range(400):
         half = torch.randint(5, 11, (32, 3), generator=rng)
         tokens = torch.cat([half, half], 1)  # each token tells another
         masked = torch.zeros_like(tokens).bool()

@@ -6,13 +6,15 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 import softbeam.baselines  # noqa: F401  (its objectives can be named)
+import softbeam.masked_objectives  # noqa: F401  (likewise)
 from softbeam.costs import Cost
 from softbeam.data.tasks import Stress, Task
+from softbeam.data.vocabulary import MASK, PAD, TARGET, UNK
 from softbeam.errors import UserError
 from softbeam.objectives import CrossEntropy, Objective
 from softbeam.schedules import Schedule
@@ -26,6 +28,9 @@ P = TypeVar("P", bound=ArgumentParser)
 @dataclass(frozen=True, kw_only=True)
 class Model(ABC):
     """A description of a model; `build` makes it for two vocabulary sizes."""
+
+    specials: ClassVar[tuple[str, ...]] = TARGET  # of the target's vocabulary
+    left_to_right: ClassVar[bool] = True  # a decoder; else a masked language model
 
     @abstractmethod
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
@@ -63,11 +68,45 @@ class Lstm(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cmlm(Model):
+    """A conditional masked language model: Transformers on both sides (Mask-Predict).
+
+    Args:
+        width: of the embeddings and of each layer.
+        layers: on each side.
+        heads: of each attention.
+        hidden: width of the feed-forward layers, four times the width if not given.
+        longest: largest number of tokens on each side.
+        dropout: of the embeddings and of each part of a layer.
+        norm_first: normalize before each part of a layer instead of after it.
+    """
+
+    specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK)
+    left_to_right: ClassVar[bool] = False
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    hidden: int | None = None
+    longest: int = 128
+    dropout: float = 0.2
+    norm_first: bool = True
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.cmlm import ConditionalMlm
+
+        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        numbers = {name: i for i, name in enumerate(self.specials)}  # specials come first
+        return ConditionalMlm(
+            source_vocab, target_vocab, mask_id=numbers[MASK], specials=[numbers[UNK]], **knobs
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Search:
     """How outputs are looked for.
 
     Args:
-        method: greedy, beam, sample or soft-beam.
+        method: greedy, beam, sample or soft-beam; mask-predict for masked language models.
         beam: hypotheses kept by beam search.
         nbest: how many outputs to return for each input.
         length_penalty: beam search ranks by score / length**length_penalty.
@@ -80,9 +119,11 @@ class Search:
         top_k: sample among this many best tokens only.
         top_p: sample among the fewest tokens with this share of the mass only.
         seed: of sampling.
+        candidates: lengths tried by mask-predict.
+        iterations: of mask-predict.
     """
 
-    method: Literal["greedy", "beam", "sample", "soft-beam"] = "greedy"
+    method: Literal["greedy", "beam", "sample", "soft-beam", "mask-predict"] = "greedy"
     beam: int = 5
     nbest: int = 1
     length_penalty: float = 0.0
@@ -95,6 +136,15 @@ class Search:
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    candidates: int = 5
+    iterations: int = 10
+
+    @property
+    def width(self) -> int:
+        """How many outputs are looked at for each input, of which the best can be returned."""
+        if self.method == "mask-predict":
+            return self.candidates
+        return self.beam if "beam" in self.method else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +241,9 @@ def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
     return config
 
 
+SEARCHES = "mask-predict is for conditional masked language models, and they for it"
+
+
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
     positive: dict[str, float] = {
@@ -206,6 +259,10 @@ def check(config: RunConfig) -> None:
     for option, value in positive.items():
         if not value > 0:
             raise UserError(f"--{option} {value}: must be above 0")
+    if (config.select.method == "mask-predict") == config.model.left_to_right:
+        raise UserError(f"--select.method {config.select.method}: {SEARCHES}")
+    if not config.model.left_to_right and config.data.kind == "tagging":
+        raise UserError("a conditional masked language model has lengths to predict: not for tags")
     if not config.stages:
         raise UserError("nothing to train: both stages have no objective or no epochs")
 

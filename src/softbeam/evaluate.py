@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from softbeam import metrics
-from softbeam.config import Search
+from softbeam.config import SEARCHES, Search
 from softbeam.data.batches import Encoded, in_order
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
 from softbeam.decoders import Forbidding, LocallyNormalized, forced_scores
+from softbeam.errors import UserError
+from softbeam.mask_predict import mask_predict_decode
 from softbeam.relax import soft_beam_decode
 from softbeam.search import beam_search, greedy, sample
 from softbeam.types import Batch, Decoder, Hypotheses
@@ -58,12 +60,22 @@ def length_limits(source_lengths: Tensor, search: Search, codec: Codec) -> Tenso
     return (source_lengths * search.max_ratio).long() + search.max_extra
 
 
-def searcher(search: Search, codec: Codec) -> Callable[[Decoder, Tensor], Hypotheses]:
-    """The search as a function of a decoder and the source lengths."""
+def searcher(search: Search, codec: Codec) -> Callable[[Any, Tensor], Hypotheses]:
+    """The search as a function of a model bound to its sources and of the source lengths."""
     eos = codec.id(EOS)
     rng = torch.Generator().manual_seed(search.seed)
 
-    def run(decoder: Decoder, source_lengths: Tensor) -> Hypotheses:
+    def run(decoder: Any, source_lengths: Tensor) -> Hypotheses:
+        if (search.method == "mask-predict") == isinstance(decoder, Decoder):
+            raise UserError(f"--search {search.method}: {SEARCHES}")
+        if search.method == "mask-predict":
+            return mask_predict_decode(
+                decoder,
+                decoder.length_scores,
+                candidates=search.candidates,
+                iterations=search.iterations,
+                nbest=search.nbest,
+            )
         limits = length_limits(source_lengths, search, codec)
         if search.method == "soft-beam":  # nothing is forbidden: no infinities in relaxed code
             return soft_search(decoder, search, limits, eos)
@@ -124,11 +136,10 @@ def decode(
     encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
     find = searcher(search, codecs.target)
     device = next(model.parameters()).device
-    width = search.beam if "beam" in search.method else 1
     outputs: list[list[Output]] = [[] for _ in sources]
     model.eval()
     with torch.inference_mode():
-        for numbers, batch in in_order(encoded, tokens=max(1, tokens // width)):
+        for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.width)):
             source = batch.source.to(device)
             found = find(model(source), (source != 0).sum(1))
             for row, number in enumerate(numbers):

@@ -5,7 +5,7 @@ Each number is ours unless its comment quotes a paper.
 
 from collections.abc import Callable
 
-from softbeam.config import Lstm, RunConfig, Search, Stage
+from softbeam.config import Cmlm, Lstm, RunConfig, Search, Stage
 from softbeam.data.tasks import (
     GraphemeToPhoneme,
     NamedEntities,
@@ -14,6 +14,7 @@ from softbeam.data.tasks import (
     Tagging,
     Translation,
 )
+from softbeam.masked_objectives import UniformMasking
 from softbeam.objectives import CrossEntropy
 
 
@@ -92,6 +93,52 @@ def translation() -> RunConfig:
     )
 
 
+def masked_translation() -> RunConfig:
+    """A conditional masked language model of German to English (thesis 6.4, smaller)."""
+    return RunConfig(
+        data=Translation(subwords=4000),
+        model=Cmlm(width=256, layers=3, dropout=0.2),
+        pretrain=Stage(
+            objective=UniformMasking(),
+            epochs=25,
+            lr=1e-3,
+            warmup=600,
+            tokens=2000,
+            schedule="linear",
+            clip=1.0,
+        ),
+        select=Search(method="mask-predict", candidates=3, iterations=4),
+    )
+
+
+def masked_g2p() -> RunConfig:
+    """A conditional masked language model of letters to phonemes: the quick form of it."""
+    return RunConfig(
+        data=GraphemeToPhoneme(),
+        model=Cmlm(width=128, layers=2, longest=48, dropout=0.1),
+        pretrain=Stage(
+            objective=UniformMasking(),
+            epochs=20,
+            lr=2e-3,
+            warmup=300,
+            tokens=1500,
+            schedule="linear",
+            clip=1.0,
+        ),
+        select=Search(method="mask-predict", candidates=3, iterations=4),
+    )
+
+
 RECIPES: dict[str, Callable[[], RunConfig]] = {
-    recipe.__name__: recipe for recipe in (tagging, translation, ccg, ner, stress, g2p)
+    recipe.__name__.replace("_", "-"): recipe
+    for recipe in (
+        tagging,
+        translation,
+        ccg,
+        ner,
+        stress,
+        g2p,
+        masked_translation,
+        masked_g2p,
+    )
 }

@@ -18,7 +18,6 @@ from softbeam.config import RunConfig, from_yaml, to_yaml
 from softbeam.data.tasks import Corpus, Translation
 from softbeam.data.vocabulary import (
     SOURCE,
-    TARGET,
     Subwords,
     Vocabulary,
     load_codec,
@@ -53,12 +52,12 @@ def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
     if isinstance(task, Translation) and task.subwords > 0:
         return Codecs(
             Subwords.train(sources, size=task.subwords, specials=SOURCE),
-            Subwords.train(targets, size=task.subwords, specials=TARGET),
+            Subwords.train(targets, size=task.subwords, specials=config.model.specials),
         )
     count = task.min_count if isinstance(task, Translation) else 1
     return Codecs(
         Vocabulary.build(sources, specials=SOURCE, min_count=count),
-        Vocabulary.build(targets, specials=TARGET, min_count=count),
+        Vocabulary.build(targets, specials=config.model.specials, min_count=count),
     )
 
 

@@ -189,7 +189,8 @@ class Trainer:
         )
         self.examples = encode(corpus.split("train"), codecs)
         dev = encode(corpus.splits.get("dev", []), codecs)
-        self.probes = {"train": self.examples[: max(len(dev), 1)], "dev": dev}
+        probes = {"train": self.examples[: max(len(dev), 1)], "dev": dev}
+        self.probes = probes if config.model.left_to_right else {}  # log Z is of a step's scores
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
         self.rng = torch.Generator(self.accelerator.device).manual_seed(config.seed)

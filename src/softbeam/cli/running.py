@@ -141,11 +141,14 @@ def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
     search = Search(**{f.name: parsed[f.name] for f in fields(Search)})
     if search.beam < 1:
         raise UserError(f"--beam {search.beam}: must be at least 1")
-    limit = search.beam if "beam" in search.method else 1
+    for name in ("candidates", "iterations"):
+        if getattr(search, name) < 1:
+            raise UserError(f"--{name} {getattr(search, name)}: must be at least 1")
     if search.alpha <= 0:
         raise UserError(f"--alpha {search.alpha}: must be above 0")
-    if not 1 <= search.nbest <= limit:
-        raise UserError(f"--nbest {search.nbest}: must be from 1 to {limit} with {search.method}")
+    if not 1 <= search.nbest <= search.width:
+        limit = f"must be from 1 to {search.width} with {search.method}"
+        raise UserError(f"--nbest {search.nbest}: {limit}")
     return parsed, search
 
 

@@ -9,34 +9,11 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import gelu, linear
 
+from softbeam.models.layers import Layer, check_sizes, embedding, kept_tokens
 from softbeam.models.mrf import lengths_of
 from softbeam.ops import length_mask
-
-
-class Block(nn.Module):
-    """Self-attention over the real positions and a feed-forward layer, each normalized before."""
-
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float):
-        super().__init__()
-        self.heads = heads
-        self.before_attention = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.joined = nn.Linear(width, width)
-        self.before_hidden = nn.LayerNorm(width)
-        self.hidden = nn.Linear(width, hidden)
-        self.back = nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, x: Float[Tensor, "rows time width"], real: Bool[Tensor, "rows time"]
-    ) -> Float[Tensor, "rows time width"]:
-        qkv = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        seen = scaled_dot_product_attention(q, k, v, attn_mask=real[:, None, None])
-        x = x + self.dropout(self.joined(seen.transpose(1, 2).flatten(2)))
-        return x + self.dropout(self.back(gelu(self.hidden(self.before_hidden(x)))))
 
 
 class TransformerMlm(nn.Module):
@@ -73,12 +50,7 @@ class TransformerMlm(nn.Module):
         dropout: float = 0.1,
     ):
         super().__init__()
-        sizes = {"vocab": vocab, "width": width, "layers": layers, "longest": longest}
-        for name, value in (sizes | {"heads": heads}).items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if width % heads:
-            raise ValueError(f"heads={heads} do not divide the width {width}")
+        check_sizes(vocab=vocab, width=width, layers=layers, longest=longest, heads=heads)
         outside = [i for i in (pad_id, mask_id, *specials) if not 0 <= i < vocab]
         if outside or pad_id == mask_id:
             raise ValueError(
@@ -86,19 +58,16 @@ class TransformerMlm(nn.Module):
                 f"pad_id and mask_id differ, and all are numbers from 0 to {vocab - 1}"
             )
         self.pad_id, self.mask_id, self.longest = pad_id, mask_id, longest
-        self.embed = nn.Embedding(vocab, width)
-        self.position = nn.Embedding(longest, width)
-        for table in (self.embed, self.position):
-            nn.init.normal_(table.weight, std=width**-0.5)
-        self.blocks = nn.ModuleList(
-            Block(width, heads, hidden or 4 * width, dropout) for _ in range(layers)
+        self.embed = embedding(vocab, width)
+        self.position = embedding(longest, width)
+        self.layers = nn.ModuleList(
+            Layer(width, heads, hidden or 4 * width, dropout) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
         self.dense = nn.Linear(width, width)
         self.bias = nn.Parameter(torch.zeros(vocab))
         self.dropout = nn.Dropout(dropout)
-        kept = torch.ones(vocab, dtype=torch.bool)
-        kept[[pad_id, mask_id, *specials]] = False
+        kept = kept_tokens(vocab, [pad_id, mask_id, *specials])
         self.register_buffer("kept", kept, persistent=False)
 
     @property
@@ -127,6 +96,6 @@ class TransformerMlm(nn.Module):
         place = torch.arange(time, device=ids.device)
         x = self.dropout(self.embed(ids) + self.position(place))
         real = length_mask(lengths.clamp_min(1), time)  # attention to nothing is not a number
-        for block in self.blocks:
-            x = block(x, real)
+        for layer in self.layers:
+            x = layer(x, real)
         return self.norm(x)
