@@ -18,7 +18,8 @@ TENSORS = (
     "energy_training energy_objectives "
     "ais compatibility energy_experiments "
     "mask_predict masked_objectives "
-    "fast_sampling mlm_training"
+    "fast_sampling mlm_training "
+    "diagnostics features strided sampling sample_report scoring infilling"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)

@@ -7,16 +7,17 @@ import softbeam
 
 LAYERS = [
     ["errors", "types"],
-    ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"],
-    ["fast_beam", "checkpoint", "grid"],
+    ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
+    + ["diagnostics", "signals"],
+    ["fast_beam", "checkpoint", "sampling_config", "grid"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict"],
-    ["ais", "compatibility", "pretrained"],
+    ["ais", "compatibility", "pretrained", "features", "strided", "scoring"],
     ["objectives", "beam_training", "energy_training", "kernels", "chains"],
     ["baselines", "testing", "masked_objectives", "fast_sampling", "mlm_training"],
-    ["energy_objectives", "certify"],
-    ["config"],
-    ["evaluate"],
+    ["energy_objectives", "certify", "sampling"],
+    ["config", "sample_files", "infilling"],
+    ["evaluate", "sample_report"],
     ["runs", "recovery"],
     ["train", "inference", "energy_experiments"],
     ["report", "recipes", "bench", "figures", "analysis", "charts", "energy_tables"],

@@ -8,7 +8,7 @@ from softbeam.cli.benching import bench
 from softbeam.cli.fetching import data, models
 from softbeam.cli.reproducing import demo, report, reproduce
 from softbeam.cli.running import analyze, decode, evaluate
-from softbeam.cli.sampling import certify
+from softbeam.cli.sampling import certify, infill, sample, score
 from softbeam.cli.training import compare, train
 from softbeam.errors import Interrupted, UserError
 
@@ -66,6 +66,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         demo,
         report,
         reproduce,
+        sample,
+        score,
+        infill,
         certify,
         bench,
     )

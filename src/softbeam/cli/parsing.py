@@ -1,6 +1,10 @@
 """What the commands share: a parser whose complaints are sentences, lists, JSON."""
 
 import json
+import sys
+from collections.abc import Container
+from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
@@ -43,3 +47,37 @@ def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
         f"[{word}]" if before in options and not word.startswith("[") else word
         for before, word in zip(["", *words], words, strict=False)
     ]
+
+
+def add_fields(made: Parser, settings: type, *, skip: Container[str] = ()) -> None:
+    """A flag for each field of a dataclass, `--burn-in` for `burn_in`, with what it documents."""
+    from docstring_parser import parse
+
+    documented = {p.arg_name: p.description or "" for p in parse(settings.__doc__ or "").params}
+    for f in fields(settings):
+        if f.name in skip:
+            continue
+        name, text = f.name.replace("_", "-"), " ".join(documented[f.name].split())
+        assert f.default is not MISSING
+        made.add_argument(f"--{name}", type=f.type, default=f.default, help=text)
+
+
+def given_texts(parsed: Any) -> list[str]:
+    """The text of `--text`, or the lines of `--input`; - is standard input."""
+    if (parsed.text is None) == (parsed.input is None):
+        raise UserError("give either --text TEXT or --input FILE")
+    if parsed.text is not None:
+        return [parsed.text]
+    found = read_texts(parsed.input)
+    if not found:
+        raise UserError(f"--input {parsed.input}: has no line")
+    return found
+
+
+def read_texts(path: str) -> list[str]:
+    """The lines of a file, or of standard input."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    return text.removesuffix("\n").split("\n") if text else []

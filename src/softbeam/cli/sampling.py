@@ -1,7 +1,189 @@
-"""Commands for masked language models: certify."""
+"""Commands for masked language models: sample, score, infill, certify."""
 
-from softbeam.cli.parsing import parser, say_json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from softbeam.cli.parsing import (
+    Parser,
+    add_fields,
+    as_lists,
+    given_texts,
+    parser,
+    read_texts,
+    say_json,
+)
 from softbeam.errors import UserError
+from softbeam.sampling_config import SamplingConfig
+
+if TYPE_CHECKING:
+    from softbeam.models.hf_mlm import HfMaskedLM
+
+OF_SAMPLING = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
+
+
+def sample(words: list[str]) -> int:
+    """Texts of a masked LM: softbeam sample --mlm NAME --text "…[MASK]…" --out samples.jsonl"""
+    made = parser(
+        "sample",
+        "Markov chains over texts of a masked language model, written to a file of JSON lines "
+        "while they run; beside it a summary (.json) and a plot of the traces (.png).",
+    )
+    mlm_arguments(made)
+    made.add_argument("--text", type=str, default=None, help="a text; [MASK] is a gap of one token")
+    made.add_argument("--input", type=str, default=None, help="texts, one on a line; - for stdin")
+    made.add_argument("--length", type=int | None, default=None, help="a text of so many gaps")
+    made.add_argument("--out", type=str, default="samples.jsonl", help="the file to write")
+    made.add_argument("--resume", action="store_true", help="go on with a file that was stopped")
+    made.add_argument("--checkpoint-every", type=float, default=2.0, help="seconds, at least")
+    config_arguments(made)
+    made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+    parsed = made.parse_args(as_lists(words, ("--anneal",)))
+    config, texts = to_config(parsed), texts_to_sample(parsed)
+    from softbeam import sample_files, sample_report
+
+    out = Path(parsed.out)
+    header = sample_files.make_header(parsed.mlm, texts, config, parsed.threads)
+    finished = sample_report.finished(out, header) if parsed.resume else None
+    if finished is None:
+        for line in () if parsed.quiet else config.caveats():
+            print(f"note: {line}", file=sys.stderr)
+        mlm = load_mlm(parsed)
+        seconds = sample_files.write_samples(
+            mlm,
+            header,
+            config,
+            out,
+            resume=parsed.resume,
+            every=parsed.checkpoint_every,
+            quiet=parsed.quiet,
+        )
+        finished = sample_report.finish(out, header, seconds=seconds)
+    print(sample_report.as_text(finished))
+    if parsed.json:
+        say_json(finished)
+    return 0
+
+
+def score(words: list[str]) -> int:
+    """Pseudo-log-likelihoods: softbeam score --mlm NAME --input FILE [--per-token]"""
+    made = parser("score", "The pseudo-log-likelihood of each text, its tokens masked in turn.")
+    mlm_arguments(made)
+    made.add_argument("--text", type=str, default=None, help="a text")
+    made.add_argument("--input", type=str, default=None, help="texts, one on a line; - for stdin")
+    made.add_argument("--energy", type=str, choices=["local", "raw"], default="local")
+    made.add_argument("--per-token", action="store_true", help="also the score of each token")
+    made.add_argument("--format", type=str, choices=["text", "jsonl", "tsv"], default="text")
+    made.add_argument("--dtype", type=str, choices=list(DTYPES), default="float32")
+    made.add_argument("--rows", type=int, default=256, help="masked rows at once, at most")
+    parsed = made.parse_args(words)
+    if parsed.rows < 1:
+        raise UserError(f"--rows {parsed.rows}: must be at least 1")
+    texts = given_texts(parsed)
+    from softbeam import scoring
+    from softbeam.progress import Progress
+
+    mlm = load_mlm(parsed)
+    with Progress("score", len(texts), quiet=parsed.quiet or sys.stdout.isatty()) as progress:
+        rows = scoring.scored(mlm, texts, energy=parsed.energy, rows=parsed.rows)
+        for line in scoring.rendered(rows, style=parsed.format, per_token=parsed.per_token):
+            print(line, flush=True)
+            progress.advance()
+    return 0
+
+
+def infill(words: list[str]) -> int:
+    """Fill all gaps of a text jointly: softbeam infill --mlm NAME --text "… [MASK] [MASK] …\""""
+    made = parser(
+        "infill",
+        "The distinct fillings of all gaps of a text together, lowest energy first, with their "
+        "shares of the samples. mh samples the joint distribution; in-turn fills gaps one after "
+        "another, and greedy all at once.",
+    )
+    mlm_arguments(made)
+    made.add_argument("--text", type=str, required=True, help="a text with gaps, [MASK]")
+    made.add_argument("--samples", type=int, default=200, help="fillings to draw")
+    made.add_argument("--method", type=str, choices=["mh", "in-turn", "greedy"], default="mh")
+    made.add_argument("--show", type=int, default=10, help="fillings to print")
+    config_arguments(made, skip=OF_SAMPLING)
+    made.add_argument("--json", action="store_true", help="all of them as a last line of JSON")
+    parsed = made.parse_args(words)
+    for name in ("samples", "show"):
+        if parsed[name] < 1:
+            raise UserError(f"--{name} {parsed[name]}: must be at least 1")
+    config = to_config(parsed, sweeps=parsed.burn_in + 1)
+    from softbeam.infilling import infill as run
+
+    mlm = load_mlm(parsed)
+    found = run(mlm, parsed.text, config, samples=parsed.samples, method=parsed.method)
+    print("  share    energy  text")
+    for one in found[: parsed.show]:
+        print(f"{one.share:7.3f}  {one.energy:8.3f}  {one.text}")
+    if len(found) > parsed.show:
+        print(f"and {len(found) - parsed.show} others")
+    if parsed.json:
+        rows = [one._asdict() for one in found]
+        say_json({"text": parsed.text, "method": parsed.method, "fillings": rows})
+    return 0
+
+
+DTYPES = ("float32", "float64", "bfloat16")
+
+
+def mlm_arguments(made: Parser) -> None:
+    """The model, and how much of the machine it takes."""
+    made.add_argument("--mlm", type=str, required=True, help="folder, hub name, or `models list`")
+    made.add_argument("--threads", type=int, default=1, help="processor threads")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def load_mlm(parsed: Any) -> "HfMaskedLM":
+    if parsed.threads < 1:
+        raise UserError(f"--threads {parsed.threads}: must be at least 1")
+    import torch
+
+    from softbeam import pretrained
+
+    torch.set_num_threads(parsed.threads)
+    return pretrained.load(parsed.mlm, dtype=getattr(torch, parsed.dtype))
+
+
+def config_arguments(made: Parser, *, skip: tuple[str, ...] = ()) -> None:
+    """The flags of a `SamplingConfig`; its lists are given as files or words."""
+    add_fields(made, SamplingConfig, skip=(*skip, "lexicon", "allowed"))
+    made.add_argument("--lexicon", type=str, default=None, help="file of words to favour")
+    tokens = "tokens that alone may be sampled: a file, one on a line, or A,B,C"
+    made.add_argument("--allowed", type=str, default=None, help=tokens)
+
+
+def to_config(parsed: Any, **others: Any) -> SamplingConfig:
+    given = {f.name: parsed[f.name] for f in fields(SamplingConfig) if f.name in parsed}
+    words = () if parsed.lexicon is None else some_lines("--lexicon", parsed.lexicon)
+    allowed: tuple[str, ...] = ()
+    if parsed.allowed is not None and Path(parsed.allowed).is_file():
+        allowed = some_lines("--allowed", parsed.allowed)
+    elif parsed.allowed is not None:
+        allowed = tuple(parsed.allowed.replace(",", " ").split())
+    return SamplingConfig(**given | {"lexicon": words, "allowed": allowed} | others)
+
+
+def some_lines(option: str, path: str) -> tuple[str, ...]:
+    """The lines of a file that are not empty; there is at least one."""
+    lines = tuple(line.strip() for line in read_texts(path) if line.strip())
+    if not lines:
+        raise UserError(f"{option} {path}: has no line")
+    return lines
+
+
+def texts_to_sample(parsed: Any) -> list[str]:
+    if parsed.length is None:
+        return given_texts(parsed)
+    if parsed.text is not None or parsed.input is not None:
+        raise UserError("--length makes a text of gaps; give no --text or --input with it")
+    if parsed.length < 1:
+        raise UserError(f"--length {parsed.length}: must be at least 1")
+    return ["[MASK]" * parsed.length]
 
 
 def certify(words: list[str]) -> int:

@@ -1,0 +1,42 @@
+"""Simple functions of texts: terms of a composed energy, and features to watch.
+
+Each is a callable from texts to numbers, as an `Energy` is. `WeightedSum` makes a target of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class HammingDistance:
+    """The number of positions at which each chain differs from its own text."""
+
+    text: Int[Tensor, "chain time"]
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        return (tokens != self.text).sum(-1).to(torch.get_default_dtype())
+
+    def chosen(self, chains: Int[Tensor, " rows"]) -> "HammingDistance":
+        return HammingDistance(self.text[chains])
+
+
+@dataclass(frozen=True)
+class PhraseCount:
+    """How often any of the phrases, sequences of tokens, occurs; occurrences may overlap."""
+
+    phrases: Sequence[Sequence[int]]
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        total = torch.zeros(len(tokens), device=tokens.device)
+        for size in sorted({len(phrase) for phrase in self.phrases}):
+            if not 0 < size <= tokens.shape[1]:
+                continue
+            same = [list(phrase) for phrase in self.phrases if len(phrase) == size]
+            windows = tokens.unfold(1, size, 1)[:, :, None]
+            found = (windows == torch.tensor(same, device=tokens.device)).all(-1)
+            total = total + found.any(-1).sum(-1)
+        return total

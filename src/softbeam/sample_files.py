@@ -1,0 +1,245 @@
+"""Samples as a file: JSON lines, streamed sweep by sweep; after a kill the same bytes go on.
+
+The first line holds all settings, texts and versions; then comes one line for each chain after
+each sweep. A checkpoint beside the file holds the chains, the generator and the file's length at
+that moment: what was written after it is cut off and sampled again, the same.
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from softbeam import __version__
+from softbeam.chains import Record
+from softbeam.checkpoint import load_checkpoint, save_checkpoint
+from softbeam.errors import Interrupted, UserError
+from softbeam.models.hf_mlm import HfMaskedLM
+from softbeam.progress import Progress
+from softbeam.sampling import Sampler, sample, sampler
+from softbeam.sampling_config import SamplingConfig
+from softbeam.signals import stopping
+from softbeam.types import ChainState
+
+Header = dict[str, Any]
+
+
+def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads: int) -> Header:
+    """All that the bytes of a file depend on."""
+    versions = {"python": platform.python_version()}
+    versions |= {package: version(package) for package in ("torch", "transformers")}
+    return {
+        "softbeam": __version__,
+        "versions": versions,
+        "mlm": name,
+        "threads": threads,
+        "settings": json.loads(json.dumps(asdict(config))),  # as it is read back
+        "caveats": config.caveats(),
+        "texts": list(texts),
+    }
+
+
+def checkpoint_of(out: Path) -> Path:
+    return out.with_name(out.name + ".checkpoint")
+
+
+def write_samples(
+    mlm: HfMaskedLM,
+    header: Header,
+    config: SamplingConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    every: float = 2.0,
+    quiet: bool = False,
+) -> float:
+    """Sample all texts of the header into the file; returns the seconds that it took.
+
+    Args:
+        mlm: the masked language model.
+        header: of `make_header`.
+        config: the settings that the header was made of.
+        out: the file.
+        resume: go on with a file that was begun with the same header, if there is one.
+        every: seconds between two checkpoints; one is only made after a whole sweep.
+        quiet: no progress.
+    """
+    groups = grouped(header["texts"], config)
+    chains = [sampler(mlm, texts, config) for texts in groups]  # what is wrong is said at once
+    tensors, facts = begin(out, header, resume=resume)
+    rng = torch.Generator().manual_seed(config.seed)
+    if tensors:
+        rng.set_state(tensors.pop("random"))
+    sweep, total = facts["sweep"], len(groups) * config.sweeps
+    with (
+        out.open("r+b") as file,
+        Progress("sample", total, quiet=quiet) as progress,
+        stopping() as stop,
+    ):
+        progress.skip(facts["group"] * config.sweeps + sweep)
+        writer = Writer(file, checkpoint_of(out), header, facts, every)
+        for group in range(facts["group"], len(groups)):
+            state = ChainState(**tensors) if tensors else None
+            for record in sample(chains[group], rng, state=state, first=sweep):
+                rows = sample_rows(mlm, chains[group], record, config, group)
+                writer.write(rows, group, record, rng, now=bool(stop))
+                progress.advance(shown=shown(record))
+                if stop:
+                    raise Interrupted(
+                        stop[0], f"stopped after a whole sweep; --resume goes on with {out}"
+                    )
+            tensors, sweep = {}, 0
+        return writer.seconds()
+
+
+def grouped(texts: Sequence[str], config: SamplingConfig) -> list[Sequence[str]]:
+    """Texts that are sampled side by side."""
+    size = group_size(config)
+    return [texts[i : i + size] for i in range(0, len(texts), size)]
+
+
+def group_size(config: SamplingConfig) -> int:
+    return max(1, config.at_once // config.chains)
+
+
+def shown(record: Record) -> dict[str, str]:
+    """What progress shows of a sweep."""
+    return {
+        "energy": f"{record.state.energy.mean():.2f}",
+        "accept": f"{record.counts.rate('accepted').mean():.2f}",
+        "novel": f"{record.counts.rate('novel').mean():.2f}",
+    }
+
+
+def sample_rows(
+    mlm: HfMaskedLM, chains: Sampler, record: Record, config: SamplingConfig, group: int
+) -> Iterator[dict[str, Any]]:
+    """A row for each chain after a sweep; ids are those of the text and of the frame around it."""
+    tokens, counts = record.state.tokens, torch.stack(list(record.counts), -1).tolist()
+    real = chains.tokens != mlm.pad_id
+    texts = mlm.decode(tokens)
+    for i, energy in enumerate(record.state.energy.tolist()):
+        yield {
+            "index": group * group_size(config) + i // config.chains,
+            "chain": i % config.chains,
+            "sweep": record.sweep,
+            "phase": record.phase,
+            "temperature": record.temperature,
+            "energy": energy,
+            **dict(zip(record.counts._fields, counts[i], strict=True)),
+            "text": texts[i],
+            "tokens": tokens[i][real[i]].tolist(),
+        }
+
+
+class Writer:
+    """Appends sweeps to the file, and from time to time makes a checkpoint."""
+
+    def __init__(
+        self, file: BinaryIO, checkpoint: Path, header: Header, facts: dict[str, Any], every: float
+    ):
+        self.file, self.checkpoint, self.header = file, checkpoint, header
+        self.before, self.every = float(facts["seconds"]), every
+        self.started = self.saved = time.monotonic()
+        file.seek(0, os.SEEK_END)
+
+    def write(
+        self,
+        rows: Iterator[dict[str, Any]],
+        group: int,
+        record: Record,
+        rng: torch.Generator,
+        *,
+        now: bool,
+    ) -> None:
+        """The rows of a sweep, and a checkpoint if it is time or must be now."""
+        try:
+            self.file.write(b"".join(map(as_line, rows)))
+            self.file.flush()
+        except OSError as error:
+            raise UserError(f"{self.file.name} cannot be written: {error.strerror}") from error
+        if not now and time.monotonic() - self.saved < self.every:
+            return
+        os.fsync(self.file.fileno())
+        facts = {"group": group, "sweep": record.sweep + 1, "bytes": self.file.tell()}
+        tensors = record.state._asdict() | {"random": rng.get_state()}
+        about = {"seconds": self.seconds(), "header": self.header}
+        save_checkpoint(self.checkpoint, tensors, facts | about)
+        self.saved = time.monotonic()
+
+    def seconds(self) -> float:
+        """Of all sittings."""
+        return self.before + time.monotonic() - self.started
+
+
+def begin(
+    out: Path, header: Header, *, resume: bool
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The file as it is to be gone on with: tensors and facts of its checkpoint, if it has one."""
+    fresh = {"group": 0, "sweep": 0, "seconds": 0.0}
+    checkpoint = checkpoint_of(out)
+    if resume and out.exists():
+        same_settings(out, read_header(out), header)
+        if checkpoint.exists():
+            tensors, facts = load_checkpoint(checkpoint)
+            same_settings(checkpoint, facts["header"], header)
+            if out.stat().st_size < facts["bytes"]:
+                raise UserError(f"{out} is shorter than its checkpoint says: {facts['bytes']}")
+            os.truncate(out, facts["bytes"])
+            return tensors, facts
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.unlink(missing_ok=True)
+        out.write_bytes(as_line(header))
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+    return {}, fresh
+
+
+def as_line(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def same_settings(path: Path, found: Header, wanted: Header) -> None:
+    """Refuse to go on with other settings than those the file was begun with."""
+    for name, value in wanted.items():
+        if found.get(name) == value:
+            continue
+        if name == "settings":
+            before = found.get(name, {})
+            name = next(key for key in value if before.get(key) != value[key])
+            found, value = before, value[name]
+        raise UserError(
+            f"{path} was begun with {name} {found.get(name)!r}, not {value!r}; "
+            "give another --out to sample anew"
+        )
+
+
+# Reading
+
+
+def read_header(path: Path) -> Header:
+    """The first line of a file of samples, or a sentence."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+        if "texts" not in header:
+            raise ValueError("no texts")
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is not a file of samples: {error}") from None
+    return dict(header)
+
+
+def read_samples(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of samples."""
+    with path.open(encoding="utf-8") as file:
+        next(file)
+        for line in file:
+            yield json.loads(line)
