@@ -26,6 +26,9 @@ WORK = {  # the function that does a command's work, once its words are understo
     "analyze": "softbeam.analysis.analyze",
     "certify": "softbeam.certify.certificates",
     "models": "softbeam.pretrained.fetch",
+    "sample": "softbeam.pretrained.load",
+    "infill": "softbeam.pretrained.load",
+    "score": "softbeam.pretrained.load",
 }
 
 
@@ -44,6 +47,7 @@ def test_python_runs():
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_commands_are_understood(line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text("A[MASK]\n")
     _, command, *words = shlex.split(line, comments=True)
 
     def work(*args, **options):
