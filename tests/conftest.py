@@ -17,7 +17,7 @@ TENSORS = (
     "beam_training baselines recovery analysis "
     "energy_training energy_objectives "
     "ais compatibility energy_experiments "
-    "mask_predict masked_objectives "
+    "mask_predict masked_objectives sampling_experiments "
     "fast_sampling mlm_training "
     "diagnostics features strided sampling sample_report scoring infilling"
 )

@@ -272,7 +272,7 @@ def to_yaml(config: RunConfig) -> str:
     parser = run_parser(config, ArgumentParser())
     parsed = parser.get_defaults()
     del parsed["config"]
-    return str(parser.dump(parsed, skip_validation=True))
+    return str(parser.dump(parsed, skip_validation=True, skip_unset=False))
 
 
 def from_yaml(path: Path) -> RunConfig:

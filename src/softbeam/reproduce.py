@@ -12,7 +12,16 @@ from softbeam.files import write_text
 TARGETS = {
     "table-6.1": "training objectives of energy-based models, by held-out NLL",
     "figure-6.1": "projecting a masked LM's conditionals onto a joint, by training size",
+    "table-6.2": "Metropolis-Hastings and degenerate Gibbs, proposals of five temperatures",
+    "table-6.3": "the same with proposals within a nucleus",
+    "table-6.4": "blocks that shrink",
+    "table-6.5": "annealing the target",
+    "table-6.6": "sampling around the modes, against mask-predict",
+    "figure-6.2": "energy and quality by the sweep",
+    "figure-6.3": "acceptance of shrinking blocks by the sweep",
+    "figure-6.4": "annealing by the sweep",
 }
+ENERGY_BASED = ("table-6.1", "figure-6.1")
 PRESETS = {
     "cpu": "minutes on two cores",
     "paper": "the published sizes of data, larger models",
@@ -28,6 +37,7 @@ def reproduce(
     seeds: int = 5,
     jobs: int | None = None,
     distinct: bool = False,
+    run: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Compute a target's cells, or find them in the folder, and write `WHAT.json` and `WHAT.txt`.
@@ -44,14 +54,19 @@ def reproduce(
             raise UserError(f"--{name} {count}: must be at least 1")
     import torch
 
-    from softbeam.energy_tables import figure_6_1, table_6_1
+    from softbeam import energy_tables, sampling_tables
     from softbeam.runs import environment
 
     torch.set_num_threads(1)
-    make = {"table-6.1": table_6_1, "figure-6.1": figure_6_1}[what]
     head = {"target": what, "preset": preset, "seeds": datasets(seeds)}
     start = environment()
-    found = make(preset, out, seeds=datasets(seeds), jobs=jobs, distinct=distinct, quiet=quiet)
+    if what in ENERGY_BASED:
+        make = {"table-6.1": energy_tables.table_6_1, "figure-6.1": energy_tables.figure_6_1}[what]
+        found = make(preset, out, seeds=datasets(seeds), jobs=jobs, distinct=distinct, quiet=quiet)
+    else:
+        found = sampling_tables.make(
+            what, preset, out, run=run, chains=seeds, jobs=jobs, quiet=quiet
+        )
     record = head | found | {"environment": start}
     write_text(out / f"{what}.txt", found["text"] + "\n")
     write_text(out / f"{what}.json", json.dumps(record, indent=1) + "\n")

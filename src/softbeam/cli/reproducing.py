@@ -51,14 +51,23 @@ def reproduce(words: list[str]) -> int:
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
     made.add_argument("--preset", type=str, default="cpu", help=sizes)
     made.add_argument("--out", type=str, default="runs/reproduce", help="folder, shared by targets")
-    made.add_argument("--seeds", type=int, default=5, help="datasets to average over")
+    made.add_argument("--seeds", type=int, default=5, help="datasets, or chains, to average over")
     made.add_argument("--jobs", type=int, default=None, help="processes; one for each core")
     made.add_argument("--distinct", action="store_true", help="each phoneme sequence once")
+    made.add_argument(
+        "--run",
+        type=str | None,
+        default=None,
+        help="for tables 6.2 to 6.6 and their figures: a run of masked-translation or masked-g2p; "
+        "the latter is trained below --out if not given",
+    )
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the record as a last line of JSON")
     parsed = made.parse_args(words)
     names = ("preset", "seeds", "jobs", "distinct", "quiet")
-    found = run(parsed.what, out=Path(parsed.out), **{name: parsed[name] for name in names})
+    folder = Path(parsed.run) if parsed.run else None
+    knobs = {name: parsed[name] for name in names}
+    found = run(parsed.what, out=Path(parsed.out), run=folder, **knobs)
     print(found["text"])
     if parsed.json:
         say_json(found)
