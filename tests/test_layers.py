@@ -19,7 +19,7 @@ LAYERS = [
     ["config", "sample_files", "infilling"],
     ["evaluate", "sample_report"],
     ["runs", "recovery"],
-    ["train", "inference", "energy_experiments", "sampling_experiments"],
+    ["train", "inference", "published_cmlm", "energy_experiments", "sampling_experiments"],
     ["report", "recipes", "bench", "figures", "analysis", "charts", "energy_tables"],
     ["sampling_tables"],
     ["demo", "compare", "reproduce"],

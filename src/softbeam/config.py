@@ -14,7 +14,7 @@ import softbeam.baselines  # noqa: F401  (its objectives can be named)
 import softbeam.masked_objectives  # noqa: F401  (likewise)
 from softbeam.costs import Cost
 from softbeam.data.tasks import Stress, Task
-from softbeam.data.vocabulary import MASK, PAD, TARGET, UNK
+from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, TARGET, UNK
 from softbeam.errors import UserError
 from softbeam.objectives import CrossEntropy, Objective
 from softbeam.schedules import Schedule
@@ -79,6 +79,7 @@ class Cmlm(Model):
         longest: largest number of tokens on each side.
         dropout: of the embeddings and of each part of a layer.
         norm_first: normalize before each part of a layer instead of after it.
+        eps: added to variances when normalizing.
     """
 
     specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK)
@@ -90,15 +91,22 @@ class Cmlm(Model):
     longest: int = 128
     dropout: float = 0.2
     norm_first: bool = True
+    eps: float = 1e-5
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         from softbeam.models.cmlm import ConditionalMlm
 
         knobs = {f.name: getattr(self, f.name) for f in fields(self)}
-        numbers = {name: i for i, name in enumerate(self.specials)}  # specials come first
-        return ConditionalMlm(
-            source_vocab, target_vocab, mask_id=numbers[MASK], specials=[numbers[UNK]], **knobs
-        )
+        never = [i for i, name in enumerate(self.specials) if name != EOS]  # specials come first
+        mask_id = self.specials.index(MASK)
+        return ConditionalMlm(source_vocab, target_vocab, mask_id=mask_id, specials=never, **knobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedCmlm(Cmlm):
+    """The same as fairseq's Mask-Predict models have it: texts of both sides end with </s>."""
+
+    specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,11 +37,13 @@ class Codecs(NamedTuple):
 
 
 def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:
-    """Examples as numbers; targets end with the end mark where the vocabulary has one."""
-    eos = codecs.target.id(EOS)
-    end = [] if eos is None else [eos]
+    """Examples as numbers; a side ends with the end mark where its vocabulary has one."""
+    source_end, end = ([i for i in [codec.id(EOS)] if i is not None] for codec in codecs)
     return [
-        Encoded(codecs.source.encode(e.source), [*codecs.target.encode(e.target), *end])
+        Encoded(
+            [*codecs.source.encode(e.source), *source_end],
+            [*codecs.target.encode(e.target), *end],
+        )
         for e in examples
     ]
 

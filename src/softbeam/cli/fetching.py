@@ -1,5 +1,6 @@
 """Commands for what is downloaded: data, models."""
 
+from pathlib import Path
 from typing import Any
 
 from softbeam.cli.parsing import parser, say_json
@@ -52,12 +53,20 @@ def show_corpus(shown: dict[str, Any]) -> None:
 
 
 def models(words: list[str]) -> int:
-    """Real masked language models: softbeam models list | fetch NAME"""
+    """Real masked language models: softbeam models list | fetch NAME | convert CHECKPOINT"""
     from softbeam import pretrained
 
-    made = parser("models", "list: what there is; fetch NAME: get it, as a Hugging Face folder.")
-    made.add_argument("action", type=str, choices=["list", "fetch"])
-    made.add_argument("name", type=str, nargs="?", default=None, help=", ".join(pretrained.names()))
+    made = parser(
+        "models",
+        "list: what there is; fetch NAME: get it, as a Hugging Face folder; convert FILE: a "
+        "fairseq checkpoint of Mask-Predict as a run.",
+    )
+    made.add_argument("action", type=str, choices=["list", "fetch", "convert"])
+    names = ", ".join(pretrained.names())
+    made.add_argument("name", type=str, nargs="?", default=None, help=f"{names}; or a checkpoint")
+    made.add_argument("--source-dict", type=str | None, default=None, help="convert: dict.de.txt")
+    made.add_argument("--target-dict", type=str | None, default=None, help="convert: dict.en.txt")
+    made.add_argument("--out", type=str, default="runs/converted", help="convert: the run's folder")
     made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
     parsed = made.parse_args(words)
     if parsed.action == "list":
@@ -68,10 +77,27 @@ def models(words: list[str]) -> int:
         if parsed.json:
             say_json({"models": rows})
         return 0
+    if parsed.action == "convert":
+        return convert(parsed)
     if parsed.name is None:
         raise UserError(f"fetch needs a name; there are {', '.join(pretrained.names())}")
     folder = str(pretrained.fetch(parsed.name))
     print(folder)
     if parsed.json:
         say_json({"name": parsed.name, "folder": folder})
+    return 0
+
+
+def convert(parsed: Any) -> int:
+    """A checkpoint of Mask-Predict as a run."""
+    given = (parsed.name, parsed.source_dict, parsed.target_dict)
+    if None in given:
+        raise UserError("convert needs a checkpoint, --source-dict and --target-dict")
+    from softbeam.published_cmlm import convert as run
+
+    checkpoint, source, target = map(Path, given)
+    folder = str(run(checkpoint, source, target, Path(parsed.out)))
+    print(folder)
+    if parsed.json:
+        say_json({"checkpoint": parsed.name, "folder": folder})
     return 0

@@ -32,6 +32,7 @@ class ConditionalMlm(nn.Module):
         longest: largest number of positions on each side.
         dropout: while training.
         norm_first: normalize before each part of a layer; the published models do it after.
+        eps: added to variances; 1e-12 in the published models.
     """
 
     pad_id = 0
@@ -50,6 +51,7 @@ class ConditionalMlm(nn.Module):
         longest: int = 256,
         dropout: float = 0.1,
         norm_first: bool = True,
+        eps: float = 1e-5,
     ):
         super().__init__()
         check_sizes(width=width, layers=layers, heads=heads, longest=longest)
@@ -62,11 +64,12 @@ class ConditionalMlm(nn.Module):
 
         def stack(source: bool) -> nn.ModuleList:
             knobs = (width, heads, hidden or 4 * width, dropout)
-            made = (Layer(*knobs, source=source, norm_first=norm_first) for _ in range(layers))
-            return nn.ModuleList(made)
+            return nn.ModuleList(
+                Layer(*knobs, source=source, norm_first=norm_first, eps=eps) for _ in range(layers)
+            )
 
         def last_norm() -> nn.Module:
-            return nn.LayerNorm(width) if norm_first else nn.Identity()
+            return nn.LayerNorm(width, eps) if norm_first else nn.Identity()
 
         self.encoder, self.encoder_norm = stack(source=False), last_norm()
         self.decoder, self.decoder_norm = stack(source=True), last_norm()

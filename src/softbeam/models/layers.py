@@ -61,6 +61,7 @@ class Layer(nn.Module):
         dropout: of each part's output, while training.
         source: with an attention to a source.
         norm_first: normalize what goes into each part instead of the sum.
+        eps: added to variances.
     """
 
     def __init__(
@@ -72,14 +73,15 @@ class Layer(nn.Module):
         *,
         source: bool = False,
         norm_first: bool = True,
+        eps: float = 1e-5,
     ):
         super().__init__()
         self.norm_first = norm_first
-        self.attention, self.attention_norm = Attention(width, heads), nn.LayerNorm(width)
+        self.attention, self.attention_norm = Attention(width, heads), nn.LayerNorm(width, eps)
         self.source = Attention(width, heads) if source else None
-        self.source_norm = nn.LayerNorm(width) if source else None
+        self.source_norm = nn.LayerNorm(width, eps) if source else None
         self.hidden, self.back = nn.Linear(width, hidden), nn.Linear(hidden, width)
-        self.hidden_norm = nn.LayerNorm(width)
+        self.hidden_norm = nn.LayerNorm(width, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(

@@ -1,0 +1,208 @@
+"""Mask-Predict checkpoints: their key layout with random weights, judged by torch's attention."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import gelu, layer_norm, linear, multi_head_attention_forward
+
+from softbeam.cli import main
+from softbeam.data.batches import collate
+from softbeam.data.readers import Example
+from softbeam.evaluate import encode
+from softbeam.runs import load_run
+
+WIDTH, HEADS, HIDDEN, LAYERS, PLACES = 8, 2, 12, 2, 10
+SOURCE, TARGET = ["der", "Hund", "lauft", "."], ["the", "dog", "runs", ".", "fast"]
+
+
+def random_state(norm_first: bool) -> dict[str, torch.Tensor]:
+    """Every key of `bert_transformer_seq2seq` with shared embeddings of the target's two ends."""
+    shapes = {"encoder.version": (1,), "decoder.version": (1,)}
+    for side, words in (("encoder", SOURCE), ("decoder", TARGET)):
+        shapes[f"{side}.embed_tokens.weight"] = (5 + len(words), WIDTH)
+        shapes[f"{side}.embed_positions.weight"] = (PLACES + 2, WIDTH)
+        for n in range(LAYERS):
+            layer = f"{side}.layers.{n}."
+            norms = ["layer_norms.0", "layer_norms.1"]
+            attentions = ["self_attn"]
+            if side == "decoder":
+                attentions.append("encoder_attn")
+                norms = ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]
+            for name in attentions:
+                shapes[f"{layer}{name}.in_proj_weight"] = (3 * WIDTH, WIDTH)
+                shapes[f"{layer}{name}.in_proj_bias"] = (3 * WIDTH,)
+                shapes[f"{layer}{name}.out_proj.weight"] = (WIDTH, WIDTH)
+                shapes[f"{layer}{name}.out_proj.bias"] = (WIDTH,)
+            for name in norms:
+                shapes |= {f"{layer}{name}.{part}": (WIDTH,) for part in ("gamma", "beta")}
+            shapes[f"{layer}fc1.weight"], shapes[f"{layer}fc1.bias"] = (HIDDEN, WIDTH), (HIDDEN,)
+            shapes[f"{layer}fc2.weight"], shapes[f"{layer}fc2.bias"] = (WIDTH, HIDDEN), (WIDTH,)
+        if norm_first:
+            shapes |= {f"{side}.layer_norm.{part}": (WIDTH,) for part in ("gamma", "beta")}
+    shapes["encoder.embed_lengths.weight"] = (PLACES, WIDTH)
+    rng = torch.Generator().manual_seed(0)
+    return {k: 0.5 * torch.randn(shape, generator=rng) for k, shape in shapes.items()}
+
+
+def arguments(norm_first: bool, **changed) -> argparse.Namespace:
+    sizes = {"embed_dim": WIDTH, "layers": LAYERS, "attention_heads": HEADS}
+    sizes |= {"ffn_embed_dim": HIDDEN, "normalize_before": norm_first}
+    both = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
+    return argparse.Namespace(
+        **{"arch": "bert_transformer_seq2seq", "dropout": 0.3} | both | changed
+    )
+
+
+def files(folder: Path, state=None, args=None) -> list[str]:
+    content = {"model": random_state(False) if state is None else state}
+    torch.save(content | {"args": args or arguments(False)}, folder / "checkpoint.pt")
+    for name, words in (("de", SOURCE), ("en", TARGET)):
+        (folder / f"dict.{name}.txt").write_text("".join(f"{word} 7\n" for word in words))
+    words = ["models", "convert", str(folder / "checkpoint.pt")]
+    words += ["--source-dict", str(folder / "dict.de.txt")]
+    return [*words, "--target-dict", str(folder / "dict.en.txt"), "--out", str(folder / "run")]
+
+
+class Theirs:
+    """Their forward pass, written from its description: one sentence, no padding, no batches."""
+
+    def __init__(self, state: dict[str, torch.Tensor], norm_first: bool):
+        self.state, self.norm_first = state, norm_first
+
+    def norm(self, x, name):
+        return layer_norm(
+            x, (WIDTH,), self.state[f"{name}.gamma"], self.state[f"{name}.beta"], 1e-12
+        )
+
+    def attend(self, x, memory, name):
+        found, _ = multi_head_attention_forward(
+            x[:, None],
+            memory[:, None],
+            memory[:, None],
+            WIDTH,
+            HEADS,
+            self.state[f"{name}.in_proj_weight"],
+            self.state[f"{name}.in_proj_bias"],
+            None,
+            None,
+            False,
+            0.0,
+            self.state[f"{name}.out_proj.weight"],
+            self.state[f"{name}.out_proj.bias"],
+            training=False,
+        )
+        return found[:, 0]
+
+    def part(self, x, norm, function):
+        if self.norm_first:
+            return x + function(self.norm(x, norm))
+        return self.norm(x + function(x), norm)
+
+    def feed_forward(self, x, layer):
+        inside = gelu(linear(x, self.state[f"{layer}fc1.weight"], self.state[f"{layer}fc1.bias"]))
+        return linear(inside, self.state[f"{layer}fc2.weight"], self.state[f"{layer}fc2.bias"])
+
+    def embedded(self, ids, side):
+        places = self.state[f"{side}.embed_positions.weight"][2 : 2 + len(ids)]
+        return self.state[f"{side}.embed_tokens.weight"][ids] + places
+
+    def encoder(self, ids):
+        first = self.state["encoder.embed_lengths.weight"][:1]
+        x = torch.cat([first, self.embedded(ids, "encoder")])
+        for n in range(LAYERS):
+            at = f"encoder.layers.{n}."
+            norms = [f"{at}layer_norms.{i}" for i in (0, 1)]
+            x = self.part(x, norms[0], lambda y, at=at: self.attend(y, y, f"{at}self_attn"))
+            x = self.part(x, norms[1], lambda y, at=at: self.feed_forward(y, at))
+        if self.norm_first:
+            x = self.norm(x, "encoder.layer_norm")
+        return x[1:], x[0] @ self.state["encoder.embed_lengths.weight"].T
+
+    def decoder(self, ids, memory):
+        x = self.embedded(ids, "decoder")
+        for n in range(LAYERS):
+            at = f"decoder.layers.{n}."
+            x = self.part(
+                x, f"{at}self_attn_layer_norm", lambda y, at=at: self.attend(y, y, f"{at}self_attn")
+            )
+            x = self.part(
+                x,
+                f"{at}encoder_attn_layer_norm",
+                lambda y, at=at: self.attend(y, memory, f"{at}encoder_attn"),
+            )
+            x = self.part(x, f"{at}final_layer_norm", lambda y, at=at: self.feed_forward(y, at))
+        if self.norm_first:
+            x = self.norm(x, "decoder.layer_norm")
+        return x @ self.state["decoder.embed_tokens.weight"].T
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_converted_checkpoint_scores_as_theirs(norm_first, tmp_path):
+    state = random_state(norm_first)
+    assert main(files(tmp_path, state, arguments(norm_first))) == 0
+    run = load_run(tmp_path / "run")
+    ours_of = {w: i for i, w in enumerate(run.codecs.target.tokens)}
+    theirs_of = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *TARGET]
+    theirs = Theirs(state, norm_first)
+
+    source = encode([Example(("Hund", "lauft", "weg"), ())], run.codecs)
+    with torch.no_grad():
+        bound = run.model(collate(source).source)
+        memory, lengths = theirs.encoder([6, 7, 3, 2])  # known, known, <unk>, </s>
+        torch.testing.assert_close(bound.length_scores[0, 1:], lengths[1:])
+        hidden = torch.tensor([[False, True, False, True]])
+        text = ["the", "<mask>", "runs", "<mask>"]
+        row = torch.tensor([[ours_of[w] for w in text]])
+        logits = bound.logits(row, hidden, torch.tensor([0]))
+        gold = theirs.decoder([theirs_of.index(w) for w in text], memory)[[1, 3]]
+    for i, word in enumerate(theirs_of):
+        torch.testing.assert_close(logits[:, ours_of[word]], gold[:, i], rtol=1e-4, atol=1e-5)
+    kept = {w for w, i in ours_of.items() if bool(bound.allowed[i])}
+    assert kept == {*TARGET, "</s>"}
+
+
+def test_it_decodes_as_any_run(tmp_path, capsys):
+    assert main(files(tmp_path)) == 0
+    (tmp_path / "input.txt").write_text("der Hund .\nHund lauft\n")
+    capsys.readouterr()
+    words = ["decode", str(tmp_path / "run"), "--input", str(tmp_path / "input.txt"), "--quiet"]
+    assert main([*words, "--search", "mask-predict", "--candidates", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and all(set(line.split()) <= set(TARGET) for line in lines)
+    assert main([*words, "--search", "greedy"]) == 2
+    assert "mask-predict is for conditional masked language models" in capsys.readouterr().err
+
+
+def refused(words, capsys) -> str:
+    assert main(words) == 2
+    return capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_named(tmp_path, capsys):
+    other = arguments(False, arch="transformer_iwslt_de_en")
+    assert "arch 'transformer_iwslt_de_en'" in refused(files(tmp_path, args=other), capsys)
+    uneven = arguments(False, decoder_layers=3)
+    assert "layers differ: [2, 3]" in refused(files(tmp_path, args=uneven), capsys)
+    words = files(tmp_path)
+    (tmp_path / "dict.en.txt").write_text("the 7\ndog 7\n")
+    assert "10 decoder embeddings, but 7 tokens" in refused(words, capsys)
+    (tmp_path / "dict.en.txt").write_text("the 7\ndog\n")
+    assert "dict.en.txt, line 2: expected 'token count', found 'dog'" in refused(words, capsys)
+    own = random_state(False) | {"decoder.embed_out": torch.zeros(10, WIDTH)}
+    assert "an output layer of its own" in refused(files(tmp_path, own), capsys)
+    assert "convert needs a checkpoint" in refused(["models", "convert"], capsys)
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_no_code_of_a_checkpoint_is_run(tmp_path, capsys):
+    words = files(tmp_path)
+    torch.save({"model": Evil(), "args": arguments(False)}, tmp_path / "checkpoint.pt")
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert "is not a fairseq checkpoint" in shown.err and "executed" not in shown.out
