@@ -249,7 +249,10 @@ def records(
     def kernel(temperature: float) -> Kernel:
         if cell.method == "Gibbs":
             return gibbs
-        return fast_metropolis_hastings(energy, propose, temperature=temperature, cache=cache)
+        early = 4 if cell.energy == "local" else None  # the chain is the same, rejections cheaper
+        return fast_metropolis_hastings(
+            energy, propose, temperature=temperature, cache=cache, sites_a_round=early
+        )
 
     plan = Plan(
         sweeps=cell.sweeps,

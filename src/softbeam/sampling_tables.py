@@ -45,8 +45,8 @@ class Preset:
 
 PRESETS = {
     "cpu": Preset(
-        sources={"translation": 40, "transcription": 200},
-        full={"translation": 200, "transcription": 500},
+        sources={"translation": 16, "transcription": 50},
+        full={"translation": 40, "transcription": 150},
     ),
     "paper": Preset(
         sources={"translation": 10_000, "transcription": 10_000},
