@@ -29,6 +29,8 @@ WORK = {  # the function that does a command's work, once its words are understo
     "sample": "softbeam.pretrained.load",
     "infill": "softbeam.pretrained.load",
     "score": "softbeam.pretrained.load",
+    "reproduce": "softbeam.reproduce.reproduce",
+    "models convert": "softbeam.published_cmlm.convert",
 }
 
 
@@ -53,7 +55,7 @@ def test_commands_are_understood(line, monkeypatch, tmp_path):
     def work(*args, **options):
         raise Understood
 
-    monkeypatch.setattr(WORK[command], work)
+    monkeypatch.setattr(WORK.get(f"{command} {words[0]}") or WORK[command], work)
     with pytest.raises(Understood):
         COMMANDS[command](words)
 
