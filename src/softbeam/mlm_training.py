@@ -54,7 +54,7 @@ def train_mlm(
 
     Args:
         model: the module; changed in place.
-        texts: all of them; each update draws some.
+        texts: all of them; each update takes some of like lengths.
         updates: number of updates.
         rng: of batches, of what is hidden, and of dropout.
         batch: texts of an update.
@@ -64,13 +64,15 @@ def train_mlm(
     """
     if not isinstance(model, MaskedLM):
         raise ValueError(f"model: {type(model).__name__} has no logits at masked cells")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rise_and_fall, updates=updates))
+    order = (texts != model.pad_id).sum(1).argsort(stable=True)
     model.train()
     with torch.random.fork_rng():
         torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))  # dropout's
         for update in range(updates):
-            rows = texts[torch.randint(len(texts), (batch,), generator=rng)]
+            first = int(torch.randint(max(len(texts) - batch, 0) + 1, (), generator=rng))
+            rows = texts[order[first : first + batch]]
             real = rows != model.pad_id
             rows, real = (table[:, : int(real.sum(1).max())] for table in (rows, real))
             loss = masked_cross_entropy(model, rows, hide(real, rng))

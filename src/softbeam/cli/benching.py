@@ -7,8 +7,14 @@ from softbeam.errors import UserError
 
 
 def bench(words: list[str]) -> int:
-    """Measure speed: softbeam bench train | soft-beam | exact [--json]"""
-    benches = {"train": bench_train, "soft-beam": bench_soft_beam, "exact": bench_exact}
+    """Measure speed: softbeam bench train | soft-beam | exact | sampler | score [--json]"""
+    benches = {
+        "train": bench_train,
+        "soft-beam": bench_soft_beam,
+        "exact": bench_exact,
+        "sampler": bench_sampler,
+        "score": bench_score,
+    }
     if not words or words[0] in ("-h", "--help"):
         rows = [f"  {name:12} {run.__doc__}" for name, run in benches.items()]
         print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
@@ -86,6 +92,51 @@ def bench_exact(words: list[str]) -> int:
     from softbeam.bench.exact import run
 
     found = run(repeats=parsed.repeats, progress=lambda line: print(line, flush=True))
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def bench_sampler(words: list[str]) -> int:
+    """The fast sampler of masked LMs against plain ones: proposals/s, rows, ESS/s, memory."""
+    made = bench_parser("sampler", bench_sampler.__doc__)
+    made.set_defaults({"repeats": 3})
+    known = "multi30k, trained once in about two minutes, and pretrained ones"
+    made.add_argument("--models", type=list[str], default=["multi30k", "rxnmapper"], help=known)
+    made.add_argument("--chains", type=int, default=8, help="number of chains")
+    made.add_argument("--time", type=int, default=16, help="words of a caption")
+    made.add_argument("--steps", type=int, default=16, help="proposals of a chain in a round")
+    made.add_argument("--long", type=int, default=100, help="sweeps that the ESS is of")
+    made.add_argument("--memory", type=bool, default=True, help="peaks, in processes of their own")
+    parsed = parse_bench(made, as_lists(words, ("--models",)))
+    from softbeam.bench.sampler import run
+
+    names = ("models", "chains", "time", "steps", "repeats", "long", "memory")
+    found = run(
+        **{name: parsed[name] for name in names}, progress=lambda line: print(line, flush=True)
+    )
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def bench_score(words: list[str]) -> int:
+    """Pseudo-log-likelihoods against the minicons package (softbeam[bench]): time, memory."""
+    made = bench_parser("score", bench_score.__doc__)
+    made.set_defaults({"repeats": 5})
+    known = "bert-tiny, bert-mini, bert-small (shapes alone), or pretrained ones"
+    made.add_argument("--models", type=list[str], default=["bert-mini", "sapiens-vh"], help=known)
+    made.add_argument("--texts", type=int, default=8, help="number of texts")
+    made.add_argument("--tokens", type=int, default=20, help="tokens of each")
+    made.add_argument("--long", type=int, default=200, help="tokens of the text for memory")
+    made.add_argument("--memory", type=bool, default=True, help="its peak, in a process of its own")
+    parsed = parse_bench(made, as_lists(words, ("--models",)))
+    from softbeam.bench.score import run
+
+    names = ("models", "texts", "tokens", "long", "repeats", "memory")
+    found = run(
+        **{name: parsed[name] for name in names}, progress=lambda line: print(line, flush=True)
+    )
     if parsed.json:
         say_json(found)
     return 0
