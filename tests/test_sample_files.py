@@ -159,6 +159,9 @@ def test_the_summary_is_of_the_sweeps_after_the_burn_in(mlm, tmp_path):
         best = min(own, key=lambda row: row["energy"])
         assert found["lowest_energy"] == best["energy"] and found["lowest_text"] == best["text"]
         assert found["rhat"] > 0.9 and 1 < found["ess"] and found["ess_per_s"] is None
+    counts = summary(traces(rows)[1], features={"K": lambda text: text.count("K")})["features"]
+    own = [row["text"].count("K") for row in rows if row["index"] == 1 and row["sweep"] >= 6]
+    assert counts["K"]["mean"] == pytest.approx(sum(own) / 96) and counts["K"]["rhat"] > 0.9
     made = finish(out, header_of(config), seconds=seconds)
     shown = as_text(made)
     assert "R-hat" in shown and "ESS/s" in shown and "stuck" not in shown

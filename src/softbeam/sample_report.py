@@ -2,10 +2,11 @@
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -67,12 +68,28 @@ def text_traces(index: int, rows: Sequence[Row]) -> Traces:
     )
 
 
-def summary(found: Traces, *, seconds: float | None = None) -> dict[str, Any]:
-    """The figures of one text; `seconds` are those spent on it, from which comes ESS a second."""
+def summary(
+    found: Traces,
+    *,
+    seconds: float | None = None,
+    features: Mapping[str, Callable[[str], float]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The figures of one text's chains, after their burn-in.
+
+    Args:
+        found: the chains.
+        seconds: spent on them, from which comes ESS a second.
+        features: functions of a text that chains should agree about, besides the energy.
+    """
     kept = found.kept
     energy = found.energy[kept]
-    figures = mixing({"energy": energy}, seconds=seconds)["energy"]
     texts = [text for s in kept for text in found.texts[s]]
+    values = {
+        name: torch.tensor([float(f(text)) for text in texts]).view_as(energy)
+        for name, f in features.items()
+    }
+    mixed = mixing({"energy": energy, **values}, seconds=seconds)
+    figures = mixed.pop("energy")
     best = int(energy.argmin())
     return {
         "index": found.index,
@@ -85,6 +102,7 @@ def summary(found: Traces, *, seconds: float | None = None) -> dict[str, Any]:
         "samples": len(texts),
         "lowest_energy": float(energy.min()),
         "lowest_text": texts[best],
+        **({"features": {name: m._asdict() for name, m in mixed.items()}} if mixed else {}),
     }
 
 

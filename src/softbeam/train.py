@@ -3,11 +3,9 @@
 import json
 import math
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,9 +44,8 @@ from softbeam.runs import (
     write_start,
 )
 from softbeam.schedules import Moment
+from softbeam.signals import stopping
 from softbeam.types import Batch, Loss
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Learner(nn.Module):
@@ -383,21 +380,6 @@ def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator
             group = []
     if group:
         yield group
-
-
-@contextmanager
-def stopping() -> Iterator[list[int]]:
-    """A list that holds the signal once SIGINT or SIGTERM has asked to stop."""
-    seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    before = {s: signal.signal(s, lambda s, _: seen.append(s)) for s in STOP_SIGNALS}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def stop_here(stop: list[int], out: Path) -> None:
