@@ -17,6 +17,7 @@ from softbeam.fast_sampling import (
     nearest_first,
 )
 from softbeam.kernels import ladder, metropolis_hastings, replica_exchange
+from softbeam.masking import HalfPrecision
 from softbeam.models.mlm import TransformerMlm
 from softbeam.proposals import MaskedConditionals, UniformProposals
 from softbeam.schedules import Linear
@@ -325,6 +326,22 @@ def test_states_can_be_used_with_gradients():
     assert not any(t.is_inference() for t in (*state, *info))
     LocalEnergy(mlm)(state.tokens).sum().backward()
     assert mlm.bias.grad.abs().sum() > 0
+
+
+def test_half_precision_is_close_and_samples():
+    torch.manual_seed(0)
+    exact = transformer().float()
+    half = HalfPrecision(exact)
+    start, free = texts(exact)
+    energy = LocalEnergy(half)
+    with torch.no_grad():
+        torch.testing.assert_close(energy(start), LocalEnergy(exact)(start), rtol=0.02, atol=0.02)
+        assert not torch.equal(energy(start), LocalEnergy(exact)(start))
+    made = records(fast_metropolis_hastings(energy, MaskedConditionals(half)), start, free)
+    assert moved_at_all(made)
+    with torch.no_grad():
+        fresh = energy(made[-1].state.tokens).double()
+    torch.testing.assert_close(made[-1].state.energy, fresh, rtol=0.02, atol=0.02)
 
 
 # Certificates

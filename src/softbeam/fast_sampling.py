@@ -7,6 +7,10 @@ word there needs the rows of the other sites alone; if it is accepted, these are
 
 With the same generator in float64 the chain is that of `kernels.metropolis_hastings`, token by
 token: the same numbers are drawn in the same order, and energies agree to rounding.
+
+In float32 the law is the same up to rounding, which depends on the rows that are packed together,
+and so the chains part after a while. For bfloat16, load a model in it or wrap it in
+`masking.HalfPrecision`, which says what that costs.
 """
 
 from collections.abc import Iterable, Iterator

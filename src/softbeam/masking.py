@@ -5,6 +5,7 @@ all (`vocab`) or as a table (`chain time vocab`). A position where nothing may s
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -63,6 +64,35 @@ def site_logits(
             alone = one_hot(site[index], width).bool()
             source = torch.zeros_like(index) if owner is None else owner[row[index]]
             yield index, mlm.logits(tokens[row[index], :width], alone, source)
+
+
+@dataclass(frozen=True, eq=False)
+class HalfPrecision:
+    """The same model with its matrix products in bfloat16 (autocast); logits are float32.
+
+    For speed where the processor has such products. Not exact: logits have some three digits, and
+    their rounding depends on the rows that they are packed with, so that a kernel samples its
+    target only up to that, and kernels that pack differently give different chains.
+    """
+
+    mlm: MaskedLM
+
+    @property
+    def pad_id(self) -> int:
+        return self.mlm.pad_id
+
+    @property
+    def allowed(self) -> Bool[Tensor, " vocab"]:
+        return self.mlm.allowed
+
+    def logits(
+        self,
+        tokens: Int[Tensor, "rows time"],
+        masked: Bool[Tensor, "rows time"],
+        owner: Int[Tensor, " rows"],
+    ) -> Float[Tensor, "cells vocab"]:
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+            return self.mlm.logits(tokens, masked, owner).float()
 
 
 def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tensor, "chain time"]:
