@@ -209,6 +209,9 @@ def certify(words: list[str]) -> int:
     if parsed.kernel == "list":
         print("\n".join(f"{name:20} {kernel.what}" for name, kernel in KERNELS.items()))
         return 0
+    import torch
+
+    torch.set_num_threads(1)  # texts of three words: more threads only wait for each other
     names = ("energy", "words", "time", "seed")
     found = certificates(parsed.kernel, **{name: parsed[name] for name in names})
     for one in found:
