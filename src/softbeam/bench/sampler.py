@@ -26,6 +26,7 @@ from softbeam.chains import Plan, partition, trace
 from softbeam.chains import run as run_chain
 from softbeam.diagnostics import bulk_ess
 from softbeam.energy import LocalEnergy
+from softbeam.errors import UserError
 from softbeam.fast_sampling import fast_metropolis_hastings
 from softbeam.kernels import metropolis_hastings
 from softbeam.models.hf_mlm import HfMaskedLM
@@ -52,6 +53,8 @@ def setting(model: str, *, chains: int, time: int, updates: int, double: bool = 
     if model == "multi30k":
         trained = trained_mlm(updates=updates)
         rows = [row for row in trained.held_out if len(row) == time][:chains]
+        if len(rows) < max(chains, 1):
+            raise UserError(f"{len(rows)} held-out captions have {time} words; {chains} are asked")
         tokens = torch.tensor(rows)
         mlm = trained.model.double() if double else trained.model
         return Setting(mlm, tokens, torch.ones_like(tokens, dtype=torch.bool))

@@ -78,7 +78,7 @@ def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
     if find_spec("minicons") is None:
         raise UserError(
             "bench score compares with minicons, which is not installed: "
-            "pip install -c constraints.txt 'softbeam[bench]'"
+            "pip install 'softbeam[bench]', or pip install -c constraints.txt -e '.[bench]' here"
         )
     from minicons.scorer import MaskedLMScorer
 

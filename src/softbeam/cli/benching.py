@@ -106,12 +106,13 @@ def bench_sampler(words: list[str]) -> int:
     made.add_argument("--chains", type=int, default=8, help="number of chains")
     made.add_argument("--time", type=int, default=16, help="words of a caption")
     made.add_argument("--steps", type=int, default=16, help="proposals of a chain in a round")
+    made.add_argument("--burn-in", type=int, default=30, help="sweeps before anything is measured")
     made.add_argument("--long", type=int, default=100, help="sweeps that the ESS is of")
     made.add_argument("--memory", type=bool, default=True, help="peaks, in processes of their own")
     parsed = parse_bench(made, as_lists(words, ("--models",)))
     from softbeam.bench.sampler import run
 
-    names = ("models", "chains", "time", "steps", "repeats", "long", "memory")
+    names = ("models", "chains", "time", "steps", "repeats", "burn_in", "long", "memory")
     found = run(
         **{name: parsed[name] for name in names}, progress=lambda line: print(line, flush=True)
     )
