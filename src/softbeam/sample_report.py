@@ -200,9 +200,11 @@ def write_plot(found: Sequence[Traces], path: Path) -> None:
     drawn = found[:MOST_TEXTS]
     chart = Figure(figsize=(9.6, 0.9 + 2.5 * len(drawn)), layout="constrained")
     axes = chart.subplots(len(drawn), 2, squeeze=False, sharex=True)
+    stuck = any(bool(text.counts["stuck"].any()) for text in drawn)
+    names = [name for name in RATES if stuck or name != "stuck"]
     for (left, right), text in zip(axes, drawn, strict=True):
         draw_energy(left, text)
-        draw_rates(right, text)
+        draw_rates(right, text, names)
     for last in axes[-1]:
         last.set_xlabel("sweep")
     axes[0, 1].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
@@ -228,13 +230,11 @@ def draw_energy(axes: Any, text: Traces) -> None:
     axes.set_ylabel(f"energy, text {text.index}")
 
 
-def draw_rates(axes: Any, text: Traces) -> None:
+def draw_rates(axes: Any, text: Traces, names: Sequence[str]) -> None:
     dress(axes, text)
-    for i, (name, short) in enumerate(RATES.items()):
+    for i, name in enumerate(names):
         rate = text.rate(name).mean(1)
-        if name == "stuck" and not bool(rate.any()):
-            continue
-        axes.plot(range(len(text.phase)), rate, lw=1.4, color=f"C{i}", label=short)
+        axes.plot(range(len(text.phase)), rate, lw=1.4, color=f"C{i}", label=RATES[name])
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("share of proposals")
 
