@@ -143,3 +143,19 @@ def test_a_text_beyond_the_limit_is_refused():
     mlm, tokens = over(VOCABULARY, longest=3), texts("abcd")
     with pytest.raises(ValueError, match="4 positions; the model has 3"):
         mlm.logits(tokens, tokens == 5, nobody(tokens))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_one_masked_cell_in_each_row_has_the_logits_of_the_whole_layer(layers):
+    """The last layer then runs at that cell alone; with a second one masked it runs everywhere."""
+    torch.manual_seed(0)
+    model = TransformerMlm(9, pad_id=0, mask_id=1, width=8, layers=layers, heads=2).double().eval()
+    tokens = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0], [3, 3, 8, 0]])
+    masked = torch.tensor([[0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 1, 0]]).bool()
+    owner = torch.zeros(3).long()
+    ids, lengths = tokens.masked_fill(masked, 1), torch.tensor([4, 2, 3])
+    whole = model.states(ids, lengths)[masked]
+    torch.testing.assert_close(model.states_alone(ids, lengths, masked), whole)
+    more = torch.cat([masked, torch.tensor([[1, 1, 0, 0]]).bool()])  # takes the other way
+    found = model.logits(torch.cat([tokens, tokens[:1]]), more, torch.zeros(4).long())
+    torch.testing.assert_close(model.logits(tokens, masked, owner), found[:3])

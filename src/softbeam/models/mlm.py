@@ -83,19 +83,45 @@ class TransformerMlm(nn.Module):
         """Scores at the masked cells, each given the unmasked ones; `owner` is not read."""
         lengths = lengths_of((tokens != self.pad_id) | masked)
         ids = tokens.masked_fill(masked, self.mask_id)
-        cells = self.dense(self.states(ids, lengths)[masked])
-        return linear(gelu(cells), self.embed.weight, self.bias)
+        if bool((masked.sum(-1) == 1).all()):
+            cells = self.states_alone(ids, lengths, masked)
+        else:
+            cells = self.states(ids, lengths)[masked]
+        return linear(gelu(self.dense(cells)), self.embed.weight, self.bias)
 
     def states(
         self, ids: Int[Tensor, "rows time"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows time width"]:
         """What each position knows of the others within its row's length."""
+        x, real = self.before_last(ids, lengths)
+        return self.norm(self.layers[-1](x, real))
+
+    def states_alone(
+        self,
+        ids: Int[Tensor, "rows time"],
+        lengths: Int[Tensor, " rows"],
+        cell: Bool[Tensor, "rows time"],
+    ) -> Float[Tensor, "rows width"]:
+        """`states` at one cell of each row: of the others, the last layer needs keys and values."""
+        x, real = self.before_last(ids, lengths)
+        last = self.layers[-1]
+        assert isinstance(last, Layer)
+        y = last.attention_norm(x)
+        seen = last.attention(y[cell][:, None], last.attention.memory(y, real))
+        x = last.added(x[cell][:, None], seen, last.attention_norm)
+        hidden = last.back(gelu(last.hidden(last.hidden_norm(x))))
+        return self.norm(last.added(x, hidden, last.hidden_norm))[:, 0]
+
+    def before_last(
+        self, ids: Int[Tensor, "rows time"], lengths: Int[Tensor, " rows"]
+    ) -> tuple[Float[Tensor, "rows time width"], Bool[Tensor, "rows time"]]:
+        """What the last layer is given, and which positions are real."""
         time = ids.shape[1]
         if time > self.longest:
             raise ValueError(f"tokens: {time} positions; the model has {self.longest}")
         place = torch.arange(time, device=ids.device)
         x = self.dropout(self.embed(ids) + self.position(place))
         real = length_mask(lengths.clamp_min(1), time)  # attention to nothing is not a number
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             x = layer(x, real)
-        return self.norm(x)
+        return x, real
