@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softbeam.energy import LocalEnergy, WeightedSum
-from softbeam.features import HammingDistance, PhraseCount
+from softbeam.features import EditDistance, HammingDistance, PhraseCount
 from softbeam.kernels import delayed_acceptance, metropolis_hastings
 from softbeam.proposals import MaskedConditionals
 from softbeam.strided import StridedEnergy
@@ -84,3 +84,20 @@ def test_composed_targets_are_sampled_exactly(kernel):
 
 def near_middle(tokens: torch.Tensor) -> torch.Tensor:
     return HammingDistance(torch.full_like(tokens, 4))(tokens)
+
+
+def test_edits_are_counted_as_by_the_recursion():
+    """The textbook's recursion, on chains of several lengths."""
+
+    def edits(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+        if not a or not b:
+            return len(a) + len(b)
+        return min(edits(a[1:], b) + 1, edits(a, b[1:]) + 1, edits(a[1:], b[1:]) + (a[0] != b[0]))
+
+    tokens = torch.tensor([[3, 4, 5, 3, 0], [4, 4, 0, 0, 0], [5, 3, 4, 4, 3]])
+    texts = [(4, 5, 3), (4, 4), (3, 4, 4, 3, 5)]
+    rows = [tuple(i for i in row if i) for row in tokens.tolist()]
+    distance = EditDistance(texts, pad_id=0)
+    gold = [float(edits(a, b)) for a, b in zip(rows, texts, strict=True)]
+    assert distance(tokens).tolist() == gold and gold[1] == 0 < gold[0]
+    assert distance.chosen(torch.tensor([2, 0]))(tokens[[2, 0]]).tolist() == [gold[2], gold[0]]

@@ -13,6 +13,7 @@ from softbeam.errors import UserError
 from softbeam.infilling import infill
 from softbeam.kernels import metropolis_hastings
 from softbeam.proposals import MaskedConditionals
+from softbeam.sampling import distance as distance_term
 from softbeam.sampling import sample, sampler
 from softbeam.sampling_config import SamplingConfig
 
@@ -169,6 +170,15 @@ def test_composition_changes_the_law_as_it_says(mlm):
     expected = joint(mlm, "L[MASK]", weight)
     assert distance(found, expected) < 0.05
     assert distance(found, joint(mlm, "L[MASK]")) > 0.05, "the terms matter"
+
+
+def test_an_edit_distance_may_be_to_a_text_of_another_length(mlm):
+    config = replace(SMALL, near="LKK", near_distance="edit")
+    rows = mlm.encode(["LKA", "KKK"]).tokens
+    term = distance_term(mlm, ["L[MASK]A", "L[MASK]A"], rows, replace(config, chains=1))
+    assert term(rows).tolist() == [1.0, 1.0]
+    term = distance_term(mlm, ["L[MASK]"], rows[:1], replace(config, chains=1))
+    assert term(mlm.encode(["LK"]).tokens).tolist() == [1.0]
 
 
 def test_infilling_is_of_the_joint_distribution(mlm):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 
@@ -22,6 +23,27 @@ class HammingDistance:
 
     def chosen(self, chains: Int[Tensor, " rows"]) -> "HammingDistance":
         return HammingDistance(self.text[chains])
+
+
+@dataclass(frozen=True)
+class EditDistance:
+    """Insertions, deletions and substitutions between each chain and its own text, of any length.
+
+    Args:
+        texts: the tokens of each chain's text.
+        pad_id: fills chains up, and does not count.
+    """
+
+    texts: Sequence[Sequence[int]]
+    pad_id: int
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        rows = [[i for i in row if i != self.pad_id] for row in tokens.tolist()]
+        found = [Levenshtein.distance(a, list(b)) for a, b in zip(rows, self.texts, strict=True)]
+        return torch.tensor(found, dtype=torch.get_default_dtype(), device=tokens.device)
+
+    def chosen(self, chains: Int[Tensor, " rows"]) -> "EditDistance":
+        return EditDistance([self.texts[i] for i in chains.tolist()], self.pad_id)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from softbeam.chains import (
 from softbeam.energy import LocalEnergy, RawEnergy, WeightedSum
 from softbeam.errors import UserError
 from softbeam.fast_sampling import fast_metropolis_hastings
-from softbeam.features import HammingDistance, PhraseCount
+from softbeam.features import EditDistance, HammingDistance, PhraseCount
 from softbeam.kernels import degenerate_gibbs, delayed_acceptance, exact_gibbs
 from softbeam.masking import may_stand
 from softbeam.models.hf_mlm import HfMaskedLM
@@ -181,29 +181,31 @@ def composed(
     """The weighted terms of the energy beside the model's own."""
     terms: list[tuple[float, Energy]] = []
     if config.near is not None:
-        distance = HammingDistance(near_rows(mlm, texts, tokens, config))
-        terms.append((config.near_weight, distance))
+        terms.append((config.near_weight, distance(mlm, texts, tokens, config)))
     if config.lexicon:
         found = PhraseCount(phrases(mlm, config.lexicon))
         terms.append((-config.lexicon_weight, found))
     return terms
 
 
-def near_rows(
+def distance(
     mlm: HfMaskedLM, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
-) -> Int[Tensor, "chain time"]:
-    """What each chain is to stay near to."""
+) -> Energy:
+    """How far each chain is from what it is to stay near to."""
     assert config.near is not None
     others = list(texts) if config.near == "self" else [config.near] * len(texts)
     near = mlm.encode(others).tokens.repeat_interleave(config.chains, 0)
+    if config.near_distance == "edit":
+        rows = [[i for i in row if i != mlm.pad_id] for row in near.tolist()]
+        return EditDistance(rows, mlm.pad_id)
     lengths = [(table != mlm.pad_id).sum(-1).tolist() for table in (tokens, near)]
     for row, (time, other) in enumerate(zip(*lengths, strict=True)):
         if time != other:
             raise UserError(
                 f"--near has {other} tokens and text {row // config.chains} has {time}: "
-                "a distance needs the same number"
+                "--near-distance hamming needs the same number, edit does not"
             )
-    return near[:, : tokens.shape[1]]
+    return HammingDistance(near[:, : tokens.shape[1]])
 
 
 def phrases(mlm: HfMaskedLM, words: Sequence[str]) -> list[list[int]]:

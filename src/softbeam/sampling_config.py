@@ -31,8 +31,9 @@ class SamplingConfig:
         start: how chains begin: gaps filled in-turn (dispersed, as R-hat wants it), greedy, random;
             or text, as given
         free: positions that are sampled: those of each [MASK], or all
-        near: a text of the same length to stay near to; self is each text itself
-        near_weight: energy of each position that differs from --near
+        near: a text to stay near to; self is each text itself
+        near_weight: energy of each position, or edit, that differs from --near
+        near_distance: hamming, of a text of the same length, or edit, of any
         lexicon: words to favour
         lexicon_weight: energy that each occurrence of a word of the lexicon takes away
         allowed: tokens that alone may be sampled
@@ -60,6 +61,7 @@ class SamplingConfig:
     free: Literal["mask", "all"] = "mask"
     near: str | None = None
     near_weight: float = 1.0
+    near_distance: Literal["hamming", "edit"] = "hamming"
     lexicon: tuple[str, ...] = ()
     lexicon_weight: float = 1.0
     allowed: tuple[str, ...] = ()
