@@ -2,10 +2,10 @@
 
 The forms take turns, and ratios are medians over the turns of processor time, which other work on
 the machine disturbs less; proposals/s are by the clock. Chains are burnt in first, by the fast
-form, so that words are proposed again and again as often as they are at stationarity. Effective sample
-sizes are of one long run: the chains of all forms are the same, and a form's ESS/s is its sweeps/s
-times the ESS of a sweep. Peak memory is that of a process of its own for each form, less what
-importing the packages takes.
+form, so that words are proposed again and again as often as they are at stationarity. Effective
+sample sizes are of one long run: the chains of all forms are the same, and a form's ESS/s is its
+sweeps/s times the ESS of a sweep. Peak memory is that of a process of its own for each form, less
+what importing the packages takes.
 """
 
 import json
