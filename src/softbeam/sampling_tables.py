@@ -45,8 +45,8 @@ class Preset:
 
 PRESETS = {
     "cpu": Preset(
-        sources={"translation": 16, "transcription": 50},
-        full={"translation": 40, "transcription": 150},
+        sources={"translation": 16, "transcription": 30},
+        full={"translation": 40, "transcription": 100},
     ),
     "paper": Preset(
         sources={"translation": 10_000, "transcription": 10_000},
