@@ -68,6 +68,35 @@ class Lstm(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transformer(Model):
+    """Transformer encoder and decoder.
+
+    Args:
+        width: of the embeddings and of each layer; the output layer is the output embeddings.
+        layers: on each side.
+        heads: of each attention.
+        hidden: width of the feed-forward layers, four times the width if not given.
+        longest: largest number of tokens on each side, of searched outputs too.
+        dropout: of the embeddings and of each part of a layer.
+        norm_first: normalize before each part of a layer instead of after it.
+    """
+
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    hidden: int | None = None
+    longest: int = 256
+    dropout: float = 0.2
+    norm_first: bool = True
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.transformer import TransformerSeq2Seq
+
+        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TransformerSeq2Seq(source_vocab, target_vocab, **knobs)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cmlm(Model):
     """A conditional masked language model: Transformers on both sides (Mask-Predict).
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from softbeam.types import Decoder, FusedDecoder, State
+from softbeam.types import Decoder, FedDecoder, FusedDecoder, State
 
 
 def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
@@ -67,6 +67,20 @@ def stepwise_scores(
     return torch.stack(scores, 1)
 
 
+def fed_scores(
+    decoder: Decoder, emb: Float[Tensor, "batch time emb"]
+) -> Float[Tensor, "batch time vocab"]:
+    """Scores of every step when these embeddings are fed: in one call where the decoder can."""
+    if isinstance(decoder, FedDecoder):
+        return decoder.fed(emb)
+    state, _ = decoder.start()
+    scores = []
+    for fed in emb.unbind(1):
+        score, state = decoder.step(state, fed)
+        scores.append(score)
+    return torch.stack(scores, 1)
+
+
 class Wrapped:
     """A decoder that passes everything through; wrappers override what they change."""
 
@@ -86,6 +100,9 @@ class Wrapped:
 
     def forced(self, target: Tensor) -> Tensor:
         return self.change(forced_scores(self.decoder, target))
+
+    def fed(self, emb: Tensor) -> Tensor:
+        return self.change(fed_scores(self.decoder, emb))
 
     def change(self, scores: Tensor) -> Tensor:
         return scores

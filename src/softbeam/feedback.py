@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from softbeam.decoders import forced_scores
+from softbeam.decoders import fed_scores, forced_scores
 from softbeam.ops import gumbel_noise, peaked_softmax, soft_argmax
 from softbeam.types import Decoder
 
@@ -116,3 +116,27 @@ def mixed_scores(
         own = feedback(score, decoder.embedding, alpha=alpha, rng=rng)
         emb = torch.where(gold[:, t, None], decoder.embedding[target[:, t]], own)
     return torch.stack(scores, 1)
+
+
+def two_pass_scores(
+    decoder: Decoder,
+    target: Int[Tensor, "batch time"],
+    gold: Bool[Tensor, "batch time"],
+    *,
+    feedback: Feedback,
+    alpha: float,
+    rng: Generator,
+) -> Float[Tensor, "batch time vocab"]:
+    """`mixed_scores` in two passes instead of one per token (Mihaylova and Martins 2019).
+
+    The first predicts every token given its gold prefix; the second is fed these predictions where
+    not `gold`. The same as `mixed_scores` while at most one prediction of a row is fed: later ones
+    do not see the earlier. A soft feedback has a gradient through both passes.
+    """
+    first = forced_scores(decoder, target)
+    if bool(gold[:, :-1].all()):
+        return first
+    own = feedback(first.flatten(0, 1), decoder.embedding, alpha=alpha, rng=rng)
+    own = own.unflatten(0, target.shape)
+    emb = torch.where(gold[..., None], decoder.embedding[target], own)
+    return fed_scores(decoder, torch.cat([decoder.start()[1][:, None], emb[:, :-1]], 1))

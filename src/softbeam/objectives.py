@@ -5,6 +5,7 @@ the algorithms are imported where they are called.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -102,8 +103,8 @@ FeedbackName = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduledSampling(Objective):
-    """Cross-entropy of the gold tokens given a mixture of gold and own predictions (2017).
+class FeedbackObjective(Objective):
+    """What the forms of scheduled sampling share.
 
     Args:
         feedback: the function of `softbeam.feedback` from scores to the embedding fed next.
@@ -129,7 +130,7 @@ class ScheduledSampling(Objective):
 
         p = 1.0 if now.epoch < self.gold_epochs else self.gold(now)
         coins = self.coins(batch, p, rng)
-        scores = feedback.mixed_scores(
+        scores = self.scores()(
             model(batch.source),
             batch.target,
             coins,
@@ -141,6 +142,10 @@ class ScheduledSampling(Objective):
         log = {"alpha": self.alpha(now), "gold": p, "gold_realised": realised}
         return Loss(gold_loss(scores, batch, self.smoothing), size(batch), log)
 
+    @abstractmethod
+    def scores(self) -> "Callable[..., Tensor]":
+        """The function of `softbeam.feedback` that scores the target given a mixture."""
+
     def coins(self, batch: "Batch", p: float, rng: "Generator") -> "Tensor":
         """True where gold is fed after a step: batch, time."""
         import torch
@@ -149,6 +154,30 @@ class ScheduledSampling(Objective):
         shape = {"token": (rows, time), "step": (1, time), "sequence": (rows, 1)}[self.per]
         drawn = torch.rand(shape, generator=rng, device=rng.device) < p
         return drawn.expand(rows, time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledSampling(FeedbackObjective):
+    """Cross-entropy of the gold tokens given a mixture of gold and own predictions (2017)."""
+
+    def scores(self) -> "Callable[..., Tensor]":
+        from softbeam.feedback import mixed_scores
+
+        return mixed_scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPassScheduledSampling(FeedbackObjective):
+    """The same with predictions given gold prefixes: two calls of a Transformer, not one a token.
+
+    Mihaylova and Martins (2019). Predictions do not see earlier ones, so that it is another
+    objective than ScheduledSampling, not a faster form of it.
+    """
+
+    def scores(self) -> "Callable[..., Tensor]":
+        from softbeam.feedback import two_pass_scores
+
+        return two_pass_scores
 
 
 @dataclass(frozen=True, kw_only=True)

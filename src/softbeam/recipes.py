@@ -5,7 +5,7 @@ Each number is ours unless its comment quotes a paper.
 
 from collections.abc import Callable
 
-from softbeam.config import Cmlm, Lstm, RunConfig, Search, Stage
+from softbeam.config import Cmlm, Lstm, RunConfig, Search, Stage, Transformer
 from softbeam.data.tasks import (
     GraphemeToPhoneme,
     NamedEntities,
@@ -93,6 +93,26 @@ def translation() -> RunConfig:
     )
 
 
+def transformer_translation() -> RunConfig:
+    """German to English on Multi30k with a small Transformer, which needs a slow start."""
+    return RunConfig(
+        data=Translation(subwords=4000),
+        model=Transformer(width=256, layers=3, dropout=0.2),
+        pretrain=Stage(
+            objective=CrossEntropy(smoothing=0.1),
+            epochs=12,
+            lr=1e-3,
+            warmup=600,
+            tokens=2000,
+            schedule="linear",
+            clip=1.0,
+        ),
+        finetune=Stage(epochs=2, lr=2e-4, tokens=2000, clip=1.0),
+        select=Search(method="greedy"),
+        threads=2,
+    )
+
+
 def masked_translation() -> RunConfig:
     """A conditional masked language model of German to English (thesis 6.4, smaller)."""
     return RunConfig(
@@ -138,6 +158,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         ner,
         stress,
         g2p,
+        transformer_translation,
         masked_translation,
         masked_g2p,
     )

@@ -34,6 +34,15 @@ class FusedDecoder(Decoder, Protocol):
     ) -> Float[Tensor, "batch time vocab"]: ...  # scores of step t given target[:, :t]
 
 
+@runtime_checkable
+class FedDecoder(Decoder, Protocol):
+    """A decoder that can also be fed the embeddings of all steps in one call."""
+
+    def fed(
+        self, emb: Float[Tensor, "batch time emb"]
+    ) -> Float[Tensor, "batch time vocab"]: ...  # scores of step t given emb[:, : t + 1]; e0 first
+
+
 class Batch(NamedTuple):
     source: Int[Tensor, "batch source_time"]  # 0 is padding
     target: Int[Tensor, "batch time"]

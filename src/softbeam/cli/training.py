@@ -2,7 +2,8 @@
 
 import argparse
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.ob
 SHORT_FORMS = """
 short forms:
   --objective NAME         --finetune.objective: cross-entropy, self-normalized, scheduled-sampling,
-                           direct-loss, soft-hinge, hard-hinge, beam-search-optimization,
-                           beam-crf, minimum-risk or reinforce, after the first stage
+                           two-pass-scheduled-sampling, direct-loss, soft-hinge, hard-hinge,
+                           beam-search-optimization, beam-crf, minimum-risk or reinforce, after
+                           the first stage
   --beam K                 --finetune.objective.k
   --skip-bad               --data.skip_bad true
 """
@@ -106,7 +108,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
 
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
-    recipe = RECIPES[words[0]]()
+    recipe = with_model(RECIPES[words[0]](), words)
     made = run_parser(recipe, parser(f"{command} {words[0]}", RECIPES[words[0]].__doc__ or ""))
     made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + SHORT_FORMS
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
@@ -118,6 +120,22 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
     parsed = made.parse_args(class_names(kept) + lenient)
     return to_run(made, parsed), parsed
+
+
+def with_model(recipe: Any, words: list[str]) -> Any:
+    """The recipe with the class that --model names, by its own defaults.
+
+    Otherwise it would take over the recipe's fields of the same names: an LSTM's `hidden` is not a
+    Transformer's.
+    """
+    from softbeam import config
+
+    named = [word for before, word in pairwise(words) if before == "--model"]
+    kind = getattr(config, named[-1], None) if named else None
+    if not (isinstance(kind, type) and issubclass(kind, config.Model)):
+        return recipe  # the parser says what is wrong
+    same = kind in (config.Model, type(recipe.model))
+    return recipe if same else replace(recipe, model=kind())
 
 
 def trial(text: str) -> tuple[str, list[str]]:

@@ -13,11 +13,31 @@ class Memory(NamedTuple):
 
     key: Float[Tensor, "sources heads time each"]
     value: Float[Tensor, "sources heads time each"]
-    real: Bool[Tensor, "sources 1 1 time"]
+    real: Bool[Tensor, "#sources 1 #queries time"]
 
     def of(self, owner: Int[Tensor, " rows"]) -> "Memory":
         """The memory of rows that belong to these sources."""
         return Memory(*(part[owner] for part in self))
+
+
+class Cache(NamedTuple):
+    """Keys and values of the positions so far: a decoder's state, which can be gathered or mixed.
+
+    All rows have come equally far, so that a mixture of rows mixes equal positions.
+    """
+
+    key: Float[Tensor, "rows heads time each"]
+    value: Float[Tensor, "rows heads time each"]
+
+    def grown(self, new: "Cache") -> "Cache":
+        """With new positions after the old ones."""
+        return Cache(torch.cat([self.key, new.key], 2), torch.cat([self.value, new.value], 2))
+
+    def seen_by_last(self, queries: int) -> Memory:
+        """What the last positions look at: each at those before it and at itself."""
+        time = self.key.shape[2]
+        seen = torch.ones(queries, time, dtype=torch.bool, device=self.key.device)
+        return Memory(self.key, self.value, seen.tril(time - queries)[None, None])
 
 
 class Attention(nn.Module):
@@ -35,15 +55,24 @@ class Attention(nn.Module):
     def memory(
         self, x: Float[Tensor, "rows time width"], real: Bool[Tensor, "rows time"]
     ) -> Memory:
-        key, value = (self.split(part) for part in self.key_value(x).chunk(2, -1))
-        return Memory(key, value, real[:, None, None])
+        return Memory(*self.cache(x), real[:, None, None])
+
+    def cache(self, x: Float[Tensor, "rows time width"]) -> Cache:
+        return Cache(*(self.split(part) for part in self.key_value(x).chunk(2, -1)))
 
     def forward(
         self, x: Float[Tensor, "rows time width"], memory: Memory
     ) -> Float[Tensor, "rows time width"]:
-        query = self.split(self.query(x))
+        """Rows may be n times the memory's, n in turn for each source: they share its memory."""
+        query = self.split(self.query(x).reshape(len(memory.key), -1, x.shape[2]))
         seen = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=memory.real)
-        return self.joined(seen.transpose(1, 2).flatten(2))
+        return self.joined(seen.transpose(1, 2).reshape(x.shape))
+
+    def empty(self, rows: int) -> Cache:
+        """The cache before the first position."""
+        width = self.query.in_features
+        none = self.query.weight.new_empty(rows, self.heads, 0, width // self.heads)
+        return Cache(none, none)
 
     def split(self, x: Float[Tensor, "rows time width"]) -> Float[Tensor, "rows heads time each"]:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -91,7 +120,25 @@ class Layer(nn.Module):
         source: Memory | None = None,
     ) -> Float[Tensor, "rows time width"]:
         y = self.attention_norm(x) if self.norm_first else x
-        x = self.added(x, self.attention(y, self.attention.memory(y, real)), self.attention_norm)
+        return self.attended(x, self.attention(y, self.attention.memory(y, real)), source)
+
+    def extend(
+        self, x: Float[Tensor, "rows time width"], cache: Cache, source: Memory
+    ) -> tuple[Float[Tensor, "rows time width"], Cache]:
+        """The same left to right: positions after the cache's, and the cache with them."""
+        y = self.attention_norm(x) if self.norm_first else x
+        cache = cache.grown(self.attention.cache(y))
+        seen = self.attention(y, cache.seen_by_last(x.shape[1]))
+        return self.attended(x, seen, source), cache
+
+    def attended(
+        self,
+        x: Float[Tensor, "rows time width"],
+        seen: Float[Tensor, "rows time width"],
+        source: Memory | None,
+    ) -> Float[Tensor, "rows time width"]:
+        """What follows the self-attention, whose output is `seen`."""
+        x = self.added(x, seen, self.attention_norm)
         if self.source is not None and self.source_norm is not None:
             assert source is not None
             y = self.source_norm(x) if self.norm_first else x
