@@ -117,12 +117,12 @@ def masked_translation() -> RunConfig:
     """A conditional masked language model of German to English (thesis 6.4, smaller)."""
     return RunConfig(
         data=Translation(subwords=4000),
-        model=Cmlm(width=256, layers=3, dropout=0.2),
+        model=Cmlm(width=192, hidden=512, layers=3, dropout=0.2),
         pretrain=Stage(
             objective=UniformMasking(),
             epochs=25,
-            lr=1e-3,
-            warmup=600,
+            lr=1.5e-3,
+            warmup=800,
             tokens=2000,
             schedule="linear",
             clip=1.0,
