@@ -78,6 +78,7 @@ PRESETS = {
         synthetic={"batch": 64, "every": 25, "patience": 5, "updates": 1500},
         projection={"updates": 400},
         phonemes={"batch": 64, "updates": 600, "every": 100, "lr": 4e-3, "steps": 400},
+        figure_phonemes=(300, 1000),
         small_phonemes={"updates": 400, "every": 25, "patience": 4},
         teacher_knobs={"batch": 256, "updates": 3000, "every": 250},
     ),
