@@ -169,10 +169,14 @@ def test_tensorboard_gets_the_same_numbers(config, tmp_path):
     assert seen == pytest.approx(logged)
 
 
-def test_a_diverging_loss_stops_with_a_sentence(config, tmp_path):
-    bad = replace(config, pretrain=replace(config.pretrain, lr=1e30, clip=1e30))
-    with pytest.raises(UserError, match="the loss became"):
-        train(bad, tmp_path / "x", quiet=True)
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_diverging_loss_stops_with_a_sentence(value, config, tmp_path, monkeypatch):
+    def diverged(scores, batch, smoothing=0.0):
+        return scores.square().sum() * value
+
+    monkeypatch.setattr("softbeam.objectives.gold_loss", diverged)
+    with pytest.raises(UserError, match=f"the loss became {value} at update 0"):
+        train(config, tmp_path / "x", quiet=True)
 
 
 def test_learning_rate_shapes():
