@@ -232,7 +232,7 @@ def run(
     repeats: int = 3,
     burn_in: int = 30,
     long: int = 100,
-    updates: int = 1500,
+    updates: int = 4000,
     memory: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Trained(NamedTuple):
 
 
 def trained_mlm(
-    *, updates: int = 1500, seed: int = 0, quiet: bool = False, folder: Path | None = None
+    *, updates: int = 4000, seed: int = 0, quiet: bool = False, folder: Path | None = None
 ) -> Trained:
     """A Transformer over 5,899 words of Multi30k's English, from the cache or trained now."""
     texts = {split: words(locate("multi30k", f"raw/{split}.en.gz")) for split in ("train", "val")}

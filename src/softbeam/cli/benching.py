@@ -101,7 +101,7 @@ def bench_sampler(words: list[str]) -> int:
     """The fast sampler of masked LMs against plain ones: proposals/s, rows, ESS/s, memory."""
     made = bench_parser("sampler", bench_sampler.__doc__)
     made.set_defaults({"repeats": 3})
-    known = "multi30k, trained once in about two minutes, and pretrained ones"
+    known = "multi30k, trained once in about four minutes, and pretrained ones"
     made.add_argument("--models", type=list[str], default=["multi30k", "rxnmapper"], help=known)
     made.add_argument("--chains", type=int, default=8, help="number of chains")
     made.add_argument("--time", type=int, default=16, help="words of a caption")
