@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import softbeam
+from conftest import absent
 
 ROOT = Path(softbeam.__file__).parent
 
@@ -18,7 +17,7 @@ def undefined(folder: Path) -> list[str]:
     """Undefined names outside of strings (in strings they are axes of a tensor's shape)."""
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     if ruff is None:
-        pytest.skip("ruff is not installed")
+        absent("ruff is not installed")
     words = [ruff, "check", "--isolated", "--select", "F821", "--output-format", "json"]
     done = subprocess.run([*words, str(folder)], capture_output=True, text=True, timeout=60)
     found = []
