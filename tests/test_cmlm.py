@@ -10,9 +10,10 @@ from torch.nn.functional import cross_entropy, pad
 from softbeam.mask_predict import likeliest_lengths, mask_predict, mask_predict_decode
 from softbeam.masked_objectives import UniformMasking, hidden_uniformly
 from softbeam.models.cmlm import ConditionalMlm
-from softbeam.models.layers import Attention, Layer
+from softbeam.models.layers import Attention
 from softbeam.schedules import Moment
 from softbeam.types import Batch, MaskedLM
+from torch_layers import twins
 
 NOW = Moment(0, 0)
 
@@ -32,28 +33,9 @@ SOURCE = torch.tensor([[3, 4, 5, 6], [6, 2, 0, 0], [4, 0, 0, 0]])
 # Layers
 
 
-def as_torch(attention: Attention) -> nn.MultiheadAttention:
-    width = attention.query.in_features
-    made = nn.MultiheadAttention(width, attention.heads, batch_first=True).double()
-    made.in_proj_weight.data = torch.cat([attention.query.weight, attention.key_value.weight])
-    made.in_proj_bias.data = torch.cat([attention.query.bias, attention.key_value.bias])
-    made.out_proj.load_state_dict(attention.joined.state_dict())
-    return made
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_layer_is_torchs_decoder_layer(norm_first):
-    torch.manual_seed(0)
-    layer = Layer(8, 2, 12, 0.0, source=True, norm_first=norm_first).double()
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    theirs = nn.TransformerDecoderLayer(
-        8, 2, 12, 0.0, activation="gelu", batch_first=True, norm_first=norm_first
-    ).double()
-    theirs.self_attn, theirs.multihead_attn = as_torch(layer.attention), as_torch(layer.source)
-    theirs.linear1, theirs.linear2 = layer.hidden, layer.back
-    norms = (layer.attention_norm, layer.source_norm, layer.hidden_norm)
-    theirs.norm1, theirs.norm2, theirs.norm3 = norms
+    layer, theirs = twins(norm_first)
     x, y = torch.randn(3, 5, 8).double(), torch.randn(3, 4, 8).double()
     real = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]).bool()
     seen = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()

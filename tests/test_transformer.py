@@ -14,7 +14,6 @@ from softbeam.config import RunConfig, Search, Stage, Transformer
 from softbeam.data.batches import collate
 from softbeam.data.tasks import Translation
 from softbeam.decoders import LocallyNormalized, fed_scores, mix
-from softbeam.models.layers import Layer
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.objectives import (
     CrossEntropy,
@@ -28,8 +27,8 @@ from softbeam.schedules import Constant, Moment
 from softbeam.search import beam_search
 from softbeam.train import train
 from softbeam.types import Batch, FedDecoder
-from test_cmlm import as_torch
 from test_models import examples
+from torch_layers import twins
 
 KINDS = [{}, {"norm_first": False, "layers": 1}]
 kinds = pytest.mark.parametrize("options", KINDS, ids=["before", "after"])
@@ -50,17 +49,7 @@ def build(options: dict | None = None, seed: int = 0) -> TransformerSeq2Seq:
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_layer_is_torchs_decoder_layer_with_a_causal_mask(norm_first):
-    torch.manual_seed(0)
-    layer = Layer(8, 2, 12, 0.0, source=True, norm_first=norm_first).double()
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    theirs = nn.TransformerDecoderLayer(
-        8, 2, 12, 0.0, activation="gelu", batch_first=True, norm_first=norm_first
-    ).double()
-    theirs.self_attn, theirs.multihead_attn = as_torch(layer.attention), as_torch(layer.source)
-    theirs.linear1, theirs.linear2 = layer.hidden, layer.back
-    norms = (layer.attention_norm, layer.source_norm, layer.hidden_norm)
-    theirs.norm1, theirs.norm2, theirs.norm3 = norms
+    layer, theirs = twins(norm_first)
     x, y = torch.randn(3, 5, 8).double(), torch.randn(3, 4, 8).double()
     seen = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
     later = torch.ones(5, 5).triu(1).bool()
