@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softbeam.decoders import Forbidding, LocallyNormalized
-from softbeam.search import beam_search, best_cells, greedy, sample, truncate
+from softbeam.search import beam_search, best_cells, greedy, live_beam_search, sample, truncate
 from toys import ToyDecoder, plain_beam, score, sequences
 
 EOS = 1
@@ -50,6 +50,41 @@ def test_beam_search_equals_plain_loops(k, eos, seed):
         torch.testing.assert_close(
             found.scores[row], torch.tensor([b for b, _ in expected], dtype=torch.float64)
         )
+
+
+def plain_live_beam(decoder, k, limit, row):
+    """The finished kept apart, in plain loops: (score, sequence), best first."""
+    live, done = [()], []
+    for length in range(1, limit + 1):
+        longer = [(*s, token) for s in live for token in range(4)]
+        ordered = sorted(longer, key=lambda s: -score(decoder, s, row=row))
+        over = [s for s in longer if s[-1] == EOS or length == limit]
+        done += [s for s in ordered[:k] if s in over]
+        live = [s for s in ordered if s not in over][:k]
+    return sorted(((score(decoder, s, row=row), s) for s in done), reverse=True)[:k]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_live_beam_search_equals_plain_loops(k, seed):
+    decoder = ToyDecoder(vocab=4, batch=2, seed=seed)
+    limits = lengths(5, 3)
+    found = live_beam_search(LocallyNormalized(decoder), k=k, lengths=limits, eos=EOS, nbest=k)
+    for row in range(2):
+        expected = plain_live_beam(decoder, k, int(limits[row]), row)
+        assert paths(found, row)[: len(expected)] == [s for _, s in expected]
+        values = torch.tensor([b for b, _ in expected], dtype=torch.float64)
+        torch.testing.assert_close(found.scores[row, : len(expected)], values)
+        assert found.scores[row, len(expected) :].isneginf().all()
+
+
+def test_a_finished_hypothesis_takes_a_place_in_one_search_alone():
+    decoder = LocallyNormalized(ToyDecoder(vocab=4, batch=40, seed=0))
+    limits = lengths(*[5] * 40)
+    apart = live_beam_search(decoder, k=2, lengths=limits, eos=EOS, nbest=2)
+    inside = beam_search(decoder, k=2, lengths=limits, eos=EOS, nbest=2)
+    assert (apart.scores[:, 1] > inside.scores[:, 1] + 1e-3).any()
+    torch.testing.assert_close(apart.scores[:, 0], inside.scores[:, 0])  # so short, the best agree
 
 
 @pytest.mark.parametrize("eos", [None, EOS])
@@ -140,7 +175,8 @@ def test_truncation_keeps_the_smallest_sufficient_set():
     torch.testing.assert_close(truncate(p, top_k=3).sum(-1), torch.ones(1))
 
 
+@pytest.mark.parametrize("search", [beam_search, live_beam_search])
 @pytest.mark.parametrize("options", [{"k": 0}, {"k": 2, "nbest": 3}])
-def test_bad_widths_are_refused(options):
+def test_bad_widths_are_refused(search, options):
     with pytest.raises(ValueError, match="nbest"):
-        beam_search(ToyDecoder(vocab=3), lengths=lengths(2), **options)
+        search(ToyDecoder(vocab=3), lengths=lengths(2), eos=EOS, **options)

@@ -131,6 +131,55 @@ def beam_search(
     return ranked(path, output_lengths(path, lengths, eos), total, nbest, length_penalty)
 
 
+def live_beam_search(
+    decoder: Decoder,
+    *,
+    k: int,
+    lengths: Int[Tensor, " batch"],
+    eos: int,
+    nbest: int = 1,
+    length_penalty: float = 0.0,
+) -> Hypotheses:
+    """Beam search as other toolkits have it (`generate`): `k` go on, the finished are kept apart.
+
+    Of the 2k best continuations of a step, those among the first k that end join the finished, of
+    whom the k best stay; the k best that do not end go on. Where nothing ends early it is
+    `beam_search`. A score of -inf marks places that a small space leaves empty.
+    """
+    if k < 1 or not 1 <= nbest <= k:
+        raise ValueError(f"k={k} and nbest={nbest}: need 1 <= nbest <= k")
+    state, emb = decoder.start()
+    batch, vocab, time = emb.shape[0], decoder.embedding.shape[0], int(lengths.max())
+    first = torch.arange(batch, device=emb.device)[:, None]
+    path, total = lengths.new_zeros(batch, 1, time), emb.new_zeros(batch, 1)
+    done, done_total = lengths.new_zeros(batch, k, time), emb.new_full((batch, k), float("-inf"))
+    done_lengths = torch.zeros_like(done[:, :, 0])
+    for t in range(time):
+        local, state = decoder.step(state, emb)
+        scores = (total[:, :, None] + local.unflatten(0, total.shape)).flatten(1)
+        score, cell = best_cells(scores, 2 * k)
+        grown = path.gather(1, (cell // vocab)[:, :, None].expand(-1, -1, time)).clone()
+        grown[:, :, t] = cell % vocab
+        ends = (grown[:, :, t] == eos) | (lengths <= t + 1)[:, None]
+        joins = (ends & (lengths > t)[:, None])[:, :k]
+        found = ranked(
+            torch.cat([done, grown[:, :k]], 1),
+            torch.cat([done_lengths, torch.full_like(cell[:, :k], t + 1)], 1),
+            torch.cat([done_total, score[:, :k].masked_fill(~joins, float("-inf"))], 1),
+            k,
+            length_penalty,
+        )
+        done, done_lengths, done_total = found
+        total, place = score.masked_fill(ends, float("-inf")).topk(min(k, score.shape[1]))
+        if total.isneginf().all():
+            break
+        path = grown.gather(1, place[:, :, None].expand(-1, -1, time))
+        row = first * (len(emb) // batch) + cell.gather(1, place) // vocab
+        emb = decoder.embedding[path[:, :, t].flatten()]
+        state = gather(state, row.flatten())
+    return Hypotheses(*(part[:, :nbest] for part in found))
+
+
 def extend(
     total: Float[Tensor, "batch prev"],
     local: Float[Tensor, "batch prev vocab"],
