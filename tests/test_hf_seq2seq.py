@@ -79,6 +79,7 @@ def test_fast_soft_beams_equal_the_reference(make):
 @families
 def test_gradients_through_the_mixed_cache(make):
     adapter = HfSeq2Seq(random(make))
+    adapter.tokens.padding_idx = None  # of padding there is none on purpose: see the next test
     costs = torch.rand(2, 3, 12, generator=torch.Generator().manual_seed(1)).double()
     table_and_first_attention = list(adapter.model.get_decoder().parameters())[:6]
     parameters = [p for p in table_and_first_attention if p.requires_grad]
@@ -87,6 +88,15 @@ def test_gradients_through_the_mixed_cache(make):
         return soft_beam_loss(adapter(SOURCE), costs, k=2, alpha=0.5)
 
     assert torch.autograd.gradcheck(loss, parameters, check_undefined_grad=False, fast_mode=True)
+
+
+@families
+def test_looking_up_padding_has_no_gradient_as_in_the_models_own_training(make):
+    adapter = HfSeq2Seq(random(make))
+    adapter.embedding().sum().backward()
+    rows = adapter.tokens.weight.grad.abs().sum(1)
+    fixed = adapter.tokens.padding_idx
+    assert [i for i, row in enumerate(rows) if row == 0] == ([] if fixed is None else [fixed])
 
 
 @families

@@ -15,7 +15,7 @@ LAYERS = [
     ["ais", "compatibility", "pretrained", "features", "strided", "scoring"],
     ["objectives", "beam_training", "energy_training", "kernels", "chains"],
     ["baselines", "testing", "masked_objectives", "fast_sampling", "mlm_training"],
-    ["energy_objectives", "certify", "sampling"],
+    ["energy_objectives", "certify", "sampling", "hf"],
     ["config", "sample_files", "infilling"],
     ["evaluate", "sample_report"],
     ["runs", "recovery"],

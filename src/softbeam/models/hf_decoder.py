@@ -64,9 +64,14 @@ class HfModel(nn.Module):
         """What the model takes as `inputs_embeds` for each token, scaled where it does not scale.
 
         A scale of the table itself (BART) is applied to numbers alone; one of the decoder (Marian)
-        to embeddings too.
+        to embeddings too. As in the model's own training, what is looked up as padding (with which
+        Marian starts, too) has no gradient.
         """
         table = self.tokens.weight * getattr(self.tokens, "embed_scale", 1.0)
+        fixed = self.tokens.padding_idx
+        if fixed is not None and table.requires_grad:
+            row = torch.tensor([fixed], device=table.device)
+            table.register_hook(lambda gradient: gradient.index_fill(0, row, 0.0))
         return table if self.pad_id == 0 else table[self.order]
 
     def in_order(self, scores: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows vocab"]:
