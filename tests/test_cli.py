@@ -151,6 +151,7 @@ BAD = {
     "no name": (["data", "fetch"], "needs a name"),
     "no runs": (["report", "/no/such"], "no run"),
     "bench of nothing": (["bench", "frob"], "frob"),
+    "bench of no model": (["bench", "soft-beam", "--model", "rnn"], "lstm, transformer"),
     "no rounds": (["bench", "train", "--repeats", "0"], "--repeats 0"),
     "no words": (["demo", "--words", "0"], "--words 0"),
     "unwritable": (
@@ -212,12 +213,18 @@ def test_help_is_helpful_and_loads_nothing_heavy(words):
 
 
 @pytest.mark.slow
-def test_benchmarks_print_rows(capsys):
-    words = ["bench", "soft-beam", "--vocab", "10", "--k", "2", "--repeats", "1", "--json"]
-    assert main(words) == 0
+@pytest.mark.parametrize("model", ["lstm", "transformer"])
+def test_the_soft_beam_benchmark_prints_rows(model, capsys):
+    words = ["--model", model, "--vocab", "10", "--k", "2", "--repeats", "1", "--json"]
+    assert main(["bench", "soft-beam", *words]) == 0
     row = last_json(capsys.readouterr().out)["rows"][0]
-    assert {"vocab", "k", "ce_s", "reference_s", "dense_s", "pooled_s"} <= set(row)
-    assert any(name.endswith("peak_mb") or "mb" in name for name in row)
+    forms = {"ce", "reference", "dense", "pooled", "checkpointed"}
+    assert {"vocab", "k"} | {f"{form}_s" for form in forms} <= set(row)
+    assert row["peak_mb"].keys() == forms and all(mb > 0 for mb in row["peak_mb"].values())
+
+
+@pytest.mark.slow
+def test_the_training_benchmark_prints_rows(capsys):
     assert main(["bench", "train", "--repeats", "1", "--json"]) == 0
     assert all(row["ratio"] > 0 for row in last_json(capsys.readouterr().out)["rows"])
 

@@ -119,6 +119,7 @@ def worker() -> None:
     import torch
 
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=end_with_parent, daemon=True).start()
 

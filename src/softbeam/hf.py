@@ -104,6 +104,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
             raise UserError("label_smoothing_factor: give the objective its own smoothing")
         if self.args.n_gpu > 1:
             raise UserError(f"{self.args.n_gpu} GPUs in one process: start one process for each")
+        torch.set_flush_denormal(True)  # soft beams are full of them; they take ten times as long
         self.objective: Objective = objective
         self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
         self.seen: dict[str, float] = {}  # of the objective, for the log

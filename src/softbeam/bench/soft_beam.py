@@ -1,8 +1,9 @@
 """Time and memory of soft-beam training against cross-entropy, in every form.
 
-One LSTM decoder, one update's forward and backward pass. The forms are timed in turns within one
-run, so that a busy machine slows all of them alike; medians are reported. Peak memory is that of
-a process of its own for each form, less what importing the packages takes.
+One update's forward and backward pass of an LSTM decoder, or of a Transformer with its encoder. The
+forms are timed in turns within one run, so that a busy machine slows all of them alike; medians are
+reported. Peak memory is that of a process of its own for each form, less what importing the packages
+takes.
 """
 
 import json
@@ -20,14 +21,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbeam.beams import FAST, REFERENCE, Form
-from softbeam.decoders import LocallyNormalized
+from softbeam.decoders import LocallyNormalized, forced_scores
+from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.relax import expected_cost, soft_beam
 from softbeam.types import Decoder
 
-FORMS = ("ce", "reference", "dense", "pooled")
+FORMS = ("ce", "reference", "dense", "pooled", "checkpointed")
 
 
-class BenchModel(nn.Module):
+class LstmModel(nn.Module):
     """An LSTM language model of the benchmark's size, with both a fused and a stepwise form."""
 
     def __init__(self, vocab: int, *, hidden: int = 256, batch: int = 32):
@@ -38,6 +40,12 @@ class BenchModel(nn.Module):
         self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
         self.output = nn.Linear(hidden, vocab)
         self.first = nn.Parameter(torch.randn(batch, hidden))  # a source for each row
+
+    def bound(self) -> Decoder:
+        return self
+
+    def sharpen(self, factor: float) -> None:
+        self.output.weight.mul_(factor)
 
     @property
     def embedding(self) -> Tensor:
@@ -65,6 +73,25 @@ class BenchModel(nn.Module):
         return self.output(self.lstm(emb, (h[None], c[None]))[0])
 
 
+class TransformerModel(TransformerSeq2Seq):
+    """Three layers on each side, 256 wide, with sources as long as the targets."""
+
+    def __init__(self, vocab: int, *, batch: int = 32, steps: int = 20):
+        super().__init__(vocab, vocab, width=256, layers=3, dropout=0.0)
+        self.source = torch.randint(1, vocab, (batch, steps))
+
+    def bound(self) -> Decoder:
+        return self(self.source)
+
+    def sharpen(self, factor: float) -> None:
+        self.embed.weight.mul_(factor)
+
+
+MODELS: dict[str, type[LstmModel] | type[TransformerModel]]
+MODELS = {"lstm": LstmModel, "transformer": TransformerModel}
+VOCABULARIES = {"lstm": [10, 1284, 32000], "transformer": [8000]}
+
+
 class Case:
     """One update of each form for one vocabulary and beam size."""
 
@@ -73,6 +100,7 @@ class Case:
         vocab: int,
         k: int,
         *,
+        model: str = "lstm",
         alpha: float = 4.0,
         candidates: int = 64,
         steps: int = 20,
@@ -84,14 +112,14 @@ class Case:
         """Scores get the standard deviation `spread`: 8 gives an entropy of 1.1 to 1.4 nats and a
         best token of probability 0.6, as trained models have."""
         torch.manual_seed(0)
-        self.model = BenchModel(vocab, batch=batch)
+        self.model = MODELS[model](vocab, batch=batch)
         self.k, self.alpha, self.vocab, self.normalize = k, alpha, vocab, normalize
         self.target = torch.randint(vocab, (batch, steps))
         self.costs = torch.ones(batch, steps, vocab).scatter_(2, self.target[..., None], 0.0)
         self.pool = Form(candidates=min(candidates, vocab), tolerance=tolerance)
         self.dropped = float("nan")
         with torch.no_grad():
-            self.model.output.weight.mul_(spread / self.model.forced(self.target).std())
+            self.model.sharpen(spread / float(self.forced().std()))
 
     def update(self, form: str) -> Tensor:
         """The loss of one update, after its backward pass."""
@@ -100,12 +128,17 @@ class Case:
         loss.backward()
         return loss.detach()
 
+    def forced(self) -> Tensor:
+        return forced_scores(self.model.bound(), self.target)
+
     def cross_entropy(self) -> Tensor:
-        return cross_entropy(self.model.forced(self.target).flatten(0, 1), self.target.flatten())
+        return cross_entropy(self.forced().flatten(0, 1), self.target.flatten())
 
     def soft_beam(self, form: str) -> Tensor:
-        how = {"reference": REFERENCE, "dense": FAST, "pooled": self.pool}[form]
-        decoder: Decoder = LocallyNormalized(self.model) if self.normalize else self.model
+        forms = {"reference": REFERENCE, "dense": FAST, "pooled": self.pool}
+        how = (forms | {"checkpointed": Form(checkpoint=True)})[form]
+        decoder = self.model.bound()
+        decoder = LocallyNormalized(decoder) if self.normalize else decoder
         beam = soft_beam(decoder, self.costs, k=self.k, alpha=self.alpha, form=how)
         if form == "pooled":
             self.dropped = float(beam.dropped.max())
@@ -128,6 +161,7 @@ def peak_mb(vocab: int, k: int, form: str, **options: Any) -> float:
 def probe(vocab: int, k: int, form: str, **options: Any) -> None:
     """Prints the peak of two updates, less what the imports had taken: run in a child."""
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     before = _peak_kb()
     case = Case(vocab, k, **options)
     for _ in range(2):
@@ -167,6 +201,7 @@ def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -
 
 def run(
     *,
+    model: str = "lstm",
     vocab: Sequence[int] = (10, 1284, 32000),
     k: Sequence[int] = (1, 3, 5),
     repeats: int = 5,
@@ -183,9 +218,11 @@ def run(
     rows = []
     for size in vocab:
         for beam in k:
-            options = {"alpha": alpha, "candidates": candidates, "normalize": normalize}
+            options = {"model": model, "alpha": alpha, "candidates": candidates}
+            options["normalize"] = normalize
             rows.append(measure(size, beam, repeats=repeats, memory=memory, **options))
             if progress is not None:
                 progress(rows[-1])
-    settings = {"hidden": 256, "batch": 32, "time": 20, "alpha": alpha, "candidates": candidates}
-    return {"settings": {**settings, "normalize": normalize, "repeats": repeats}, "rows": rows}
+    settings = {"model": model, "width": 256, "batch": 32, "time": 20, "alpha": alpha}
+    settings |= {"candidates": candidates, "normalize": normalize, "repeats": repeats}
+    return {"settings": settings, "rows": rows}

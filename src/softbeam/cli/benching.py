@@ -41,6 +41,7 @@ def parse_bench(made: Parser, words: list[str]) -> Any:
     import torch
 
     torch.set_num_threads(parsed.threads)
+    torch.set_flush_denormal(True)  # as training does
     return parsed
 
 
@@ -63,23 +64,28 @@ def bench_train(words: list[str]) -> int:
 def bench_soft_beam(words: list[str]) -> int:
     """Soft-beam training against cross-entropy and the plain reference: time and memory."""
     made = bench_parser("soft-beam", bench_soft_beam.__doc__)
-    made.add_argument("--vocab", type=list[int], default=[10, 1284, 32000], help="sizes")
+    made.add_argument("--model", type=str, default="lstm", help="lstm or transformer")
+    made.add_argument("--vocab", type=list[int] | None, default=None, help="sizes")
     made.add_argument("--k", type=list[int], default=[1, 3, 5], help="beam sizes")
     made.add_argument("--alpha", type=float, default=4.0, help="of the relaxation")
     made.add_argument("--candidates", type=int, default=64, help="of the pooled form")
     made.add_argument("--normalize", type=bool, default=False, help="local scores")
     made.add_argument("--memory", type=bool, default=True, help="peaks, in processes of their own")
     parsed = parse_bench(made, as_lists(words, ("--vocab", "--k")))
-    from softbeam.bench.soft_beam import run
+    from softbeam.bench.soft_beam import FORMS, VOCABULARIES, run
+
+    if parsed.model not in VOCABULARIES:
+        raise UserError(f"--model {parsed.model}: must be one of {', '.join(VOCABULARIES)}")
+    parsed.vocab = parsed.vocab or VOCABULARIES[parsed.model]
 
     def show(row: dict[str, Any]) -> None:
-        ratios = "  ".join(
-            f"{form} {row[form + '_s'] / row['ce_s']:5.1f}x"
-            for form in ("reference", "dense", "pooled")
-        )
+        ratios = "  ".join(f"{form} {row[form + '_ratio']:5.1f}x" for form in FORMS[1:])
         print(f"V={row['vocab']:<6} k={row['k']}  CE {row['ce_s']:.3f} s  {ratios}", flush=True)
+        if "peak_mb" in row:
+            peaks = "  ".join(f"{form} {mb:,.0f}" for form, mb in row["peak_mb"].items())
+            print(f"{'':16}peak MB: {peaks}", flush=True)
 
-    names = ("vocab", "k", "repeats", "alpha", "candidates", "normalize", "memory")
+    names = ("model", "vocab", "k", "repeats", "alpha", "candidates", "normalize", "memory")
     found = run(**{name: parsed[name] for name in names}, progress=show)
     if parsed.json:
         say_json(found)
