@@ -2,8 +2,7 @@
 
 One update's forward and backward pass of an LSTM decoder, or of a Transformer with its encoder. The
 forms are timed in turns within one run, so that a busy machine slows all of them alike; medians are
-reported. Peak memory is that of a process of its own for each form, less what importing the packages
-takes.
+reported. Peak memory is that of a process of its own for each form, less what the imports take.
 """
 
 import json
