@@ -31,14 +31,14 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 check: install
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
 
 format: install
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests examples
+	$(BIN)/ruff check --fix src tests examples
 
 bench: install
 	$(BIN)/softbeam bench train --json

@@ -38,12 +38,14 @@ class Understood(Exception):
     """A command got as far as its work."""
 
 
-def test_python_runs():
+def test_python_runs(monkeypatch, tmp_path):
     """The blocks are one session: later ones use names of earlier ones."""
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     for code in [block for kind, block in BLOCKS if kind == "python"]:
         exec(compile(code, "README.md", "exec"), names)
     assert "paths" in names
+    assert (tmp_path / "runs/bart/model/config.json").is_file()
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
