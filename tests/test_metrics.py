@@ -5,6 +5,7 @@ import os
 import random
 from collections import Counter
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +13,16 @@ from hypothesis import strategies as st
 from softbeam.metrics import (
     bleu,
     bleu_by_length,
+    bleu_counts,
+    bleu_of,
     chrf,
     error_rates,
+    f1_of,
     looks_like_iob,
     paired_bootstrap,
     paired_bootstrap_bleu,
     sequence_accuracy,
+    span_counts,
     span_f1,
     token_accuracy,
 )
@@ -412,8 +417,26 @@ def test_bleu_bootstrap_finds_a_clear_difference_and_no_other():
         assert found[name]["mean"] == pytest.approx(score, abs=2 * found[name]["half_width"])
     assert found["difference"] == pytest.approx(found["a"]["score"] - found["b"]["score"])
     assert "bs:200" in found["signature"] and "tok:none" in found["signature"]
+    low, high = found["interval"]
+    assert 0 < low < found["difference"] < high
     same = paired_bootstrap_bleu(good, list(good), references, samples=50)
-    assert (same["difference"], same["p_value"]) == (0, 1)
+    assert (same["difference"], same["p_value"], same["interval"]) == (0, 1, (0, 0))
+
+
+def test_counts_of_sentences_add_up_to_the_corpus_figures():
+    gold, good, poor = translations()
+    references = [[line, poor[0]] for line in gold]
+    for system in (good, poor):
+        rows = numpy.asarray(bleu_counts(system, references, "none"))
+        assert bleu_of(rows) == pytest.approx(bleu(system, references, tokenize="none")["score"])
+        half = bleu(system[::2], references[::2], tokenize="none")["score"]
+        assert bleu_of(rows[::2]) == pytest.approx(half)
+    labels = [words("B-a I-a O B-b"), words("O O"), words("I-b O B-a"), words("B-a B-a")]
+    guesses = [words("B-a I-a O B-a"), words("B-b O"), words("I-b O B-a"), words("O B-a")]
+    rows = numpy.asarray(span_counts(guesses, labels))
+    assert f1_of(rows) == pytest.approx(span_f1(guesses, labels)["f1"])
+    assert rows.tolist() == [[1, 2, 2], [0, 1, 0], [2, 2, 2], [1, 1, 2]]
+    assert f1_of(rows[1:2]) == 0 and f1_of(rows[:0]) == 0
 
 
 def test_bleu_bootstrap_is_seeded_symmetric_and_leaves_the_environment(monkeypatch):

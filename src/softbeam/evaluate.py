@@ -250,7 +250,8 @@ def compare(
 ) -> dict[str, Any]:
     """Paired bootstrap over sentences of the difference of two systems' outputs.
 
-    Of token accuracy for tagging, of exact matches for transcriptions, of BLEU for translations.
+    Of token accuracy for tagging (of F1 where labels are spans), of exact matches for
+    transcriptions, of BLEU for translations.
     """
     if kind == "translation":
         first, second = ([" ".join(tokens) for tokens in one] for one in (a, b))
@@ -262,6 +263,10 @@ def compare(
             for one in (a, b)
         ]
         return {"metric": "exact_matches"} | metrics.paired_bootstrap(*right)
+    gold = [golds[0] for golds in references]
+    if metrics.looks_like_iob({label for labels in gold for label in labels}):
+        spans = [metrics.span_counts(one, gold) for one in (a, b)]
+        return {"metric": "f1"} | metrics.paired_bootstrap(*spans, statistic=metrics.f1_of)
     counts = [
         [(sum(map(eq, p, golds[0])), len(golds[0])) for p, golds in rows(one, references)]
         for one in (a, b)

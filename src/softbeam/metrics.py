@@ -226,8 +226,9 @@ def paired_bootstrap_bleu(
     """sacrebleu's paired bootstrap test of two translations, in this process.
 
     Returns `a` and `b` (each with `score`, and `mean` and `half_width` of the 95 % interval over
-    resamples), `difference` of a over b, the `p_value`, and the `signature`. sacrebleu gives equal
-    scores the smallest p-value there is; here equal scores have p-value 1.
+    resamples), `difference` of a over b, its 95 % `interval` (by `paired_bootstrap`), the
+    `p_value`, and the `signature`. sacrebleu gives equal scores the smallest p-value there is;
+    here equal scores have p-value 1.
     """
     from sacrebleu.significance import PairedTest
 
@@ -247,12 +248,58 @@ def paired_bootstrap_bleu(
         )()
     results: dict[str, Any] = dict(zip("ab", scores["BLEU"], strict=True))
     difference = float(results["a"].score - results["b"].score)
+    counts = [bleu_counts(one, references, tokenize, lowercase) for one in (a, b)]
+    drawn = paired_bootstrap(*counts, samples=samples, seed=seed, statistic=bleu_of)
     return {
         **{name: _bootstrapped(result) for name, result in results.items()},
         "difference": difference,
+        "interval": drawn["interval"],
         "p_value": float(results["b"].p_value) if difference else 1.0,
         "signature": str(signatures["BLEU"]),
     }
+
+
+def bleu_counts(
+    predicted: Sequence[str], references: Sequences, tokenize: str = "13a", lowercase: bool = False
+) -> list[list[float]]:
+    """What BLEU adds up, for each sentence: right and all n-grams, both lengths."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    _check_references(predicted, references)
+    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True, effective_order=True)
+    found = [metric.sentence_score(p, list(r)) for p, r in zip(predicted, references, strict=True)]
+    return [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found]
+
+
+def bleu_of(rows: Any) -> float:
+    """Corpus BLEU of sentences given by `bleu_counts`."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    total = [int(value) for value in rows.sum(0)]
+    found = BLEU.compute_bleu(
+        total[:4], total[4:8], sys_len=total[8], ref_len=total[9], smooth_method="exp"
+    )
+    return float(found.score)
+
+
+def span_counts(predicted: Sequences, gold: Sequences) -> list[list[float]]:
+    """Right, predicted and gold spans of each sentence, as `span_f1` counts them."""
+    from nervaluate.evaluator import Evaluator
+
+    _check_lengths(predicted=predicted, gold=gold)
+    found = []
+    for pair in zip(predicted, gold, strict=True):
+        p, g = (_iob_lists([one], [max(map(len, pair))]) for one in pair)
+        types = sorted(_span_types(p) | _span_types(g))
+        strict = Evaluator(g, p, tags=types, loader="list").evaluate()["overall"]["strict"]
+        found.append([strict.correct, strict.actual, strict.possible])
+    return found
+
+
+def f1_of(rows: Any) -> float:
+    """Micro F1 of sentences given by `span_counts`."""
+    right, predicted, gold = rows.sum(0)
+    return float(200 * right / max(predicted + gold, 1))
 
 
 def _check_lengths(**lists: Collection[object]) -> None:

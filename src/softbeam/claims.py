@@ -1,0 +1,95 @@
+"""What the documents state of a table, judged by the runs: reproduced, not reproduced, undecided.
+
+A claim is a difference with a sign: `gaps` says for each repetition (a seed, a dataset, a chain)
+how far the figures go in the claimed direction. Its interval is over sentences where outputs can be
+compared sentence by sentence, else over repetitions.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any, Literal, TypedDict
+
+Verdict = Literal["reproduced", "not reproduced", "undecided"]
+AGREE = 2 / 3  # of the repetitions have to point in the claimed direction
+
+
+class Judged(TypedDict):
+    """A claim, what was found of it, and how sure that is."""
+
+    claim: str
+    source: str  # where it is stated
+    verdict: Verdict
+    effect: float
+    spread: float | None  # standard deviation over the repetitions
+    right: int  # repetitions that point in the claimed direction ...
+    repetitions: int  # ... of these
+    interval: list[float] | None  # 95 %
+    p: float | None  # two-sided, of no difference
+    over: Literal["sentences", "repetitions"] | None  # what interval and p are about
+
+
+def judged(
+    claim: str,
+    gaps: Sequence[float],
+    *,
+    source: str = "",
+    sentences: Mapping[str, Any] | None = None,
+    at_least: bool = False,
+) -> Judged:
+    """A claim's verdict.
+
+    Reproduced: the whole interval is above 0, and most repetitions agree. Not reproduced: all of it
+    is below 0. Undecided: anything else.
+
+    Args:
+        gaps: by repetition; positive as claimed.
+        sentences: a paired bootstrap of the same difference, with `interval` and `p_value`.
+        at_least: 'no worse than' is claimed: a mean of 0 or above is enough.
+    """
+    effect, right = mean(gaps), sum(gap > 0 or (at_least and gap >= 0) for gap in gaps)
+    interval, p = over_repetitions(gaps)
+    if sentences is not None:
+        interval, p = list(sentences["interval"]), float(sentences["p_value"])
+    verdict: Verdict = "undecided"
+    if interval is not None and interval[1] < 0:
+        verdict = "not reproduced"
+    elif right < AGREE * len(gaps):
+        verdict = "undecided"
+    elif (at_least and effect >= 0) or (interval is not None and interval[0] > 0):
+        verdict = "reproduced"
+    return {
+        "claim": claim,
+        "source": source,
+        "verdict": verdict,
+        "effect": effect,
+        "spread": stdev(gaps) if len(gaps) > 1 else None,
+        "right": right,
+        "repetitions": len(gaps),
+        "interval": interval,
+        "p": p,
+        "over": None if interval is None else "sentences" if sentences else "repetitions",
+    }
+
+
+def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float | None]:
+    """Student's interval and p-value of the mean; nothing of a single value."""
+    if len(gaps) < 2:
+        return None, None
+    if stdev(gaps) == 0:
+        return [gaps[0], gaps[0]], float(gaps[0] == 0)
+    from scipy.stats import ttest_1samp
+
+    found = ttest_1samp(gaps, 0.0)
+    low, high = found.confidence_interval(0.95)
+    return [float(low), float(high)], float(found.pvalue)
+
+
+def claim_text(found: Judged) -> str:
+    """One line: the verdict first."""
+    spread = "" if found["spread"] is None else f" ±{found['spread']:.3f}"
+    parts = [f"by {found['effect']:.3f}{spread}"]
+    if found["interval"] is not None and found["p"] is not None:
+        low, high = found["interval"]
+        parts.append(f"95 % {low:.3f} to {high:.3f} over {found['over']}, p = {found['p']:.2g}")
+    parts.append(f"right in {found['right']} of {found['repetitions']}")
+    return f"{found['verdict'].upper():14}  {found['claim']}: {', '.join(parts)}"
