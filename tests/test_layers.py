@@ -8,7 +8,7 @@ import softbeam
 LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
-    + ["diagnostics", "signals"],
+    + ["claims", "diagnostics", "signals"],
     ["fast_beam", "checkpoint", "sampling_config", "grid"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict"],

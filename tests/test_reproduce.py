@@ -7,7 +7,14 @@ import pytest
 
 from softbeam import energy_tables, reproduce, sampling_tables
 from softbeam.cli import main
-from softbeam.energy_tables import PRESETS, checks_of, figure_cells, row_name, table_cells
+from softbeam.energy_tables import (
+    PRESETS,
+    checks_of,
+    claims_of,
+    figure_cells,
+    row_name,
+    table_cells,
+)
 from softbeam.grid import key
 
 
@@ -169,9 +176,10 @@ def results(*values, **others):
 
 def test_orderings_are_judged_by_the_mean_and_counted_by_dataset():
     by = {"LL": results(1.0, 2.0), "PLL": results(1.5, 1.9), "MLM": results(1.0, 1.0)}
-    first, second = checks_of("p-1k", by)
-    assert first["claim"] == "p-1k: NLL(LL) <= NLL(PLL)" and first["holds"] and first["right"] == 1
-    assert not second["holds"] and second["right"] == 0
+    first, second = claims_of("p-1k", by)
+    assert first["claim"] == "p-1k: NLL(LL) <= NLL(PLL)" and first["right"] == 1
+    assert first["effect"] == pytest.approx(0.2) and first["verdict"] == "undecided"
+    assert second["right"] == 0 and second["effect"] == pytest.approx(-0.7)
 
 
 def test_a_model_below_the_truth_is_noticed():

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from softbeam.errors import UserError
 from softbeam.files import write_text
@@ -38,6 +38,7 @@ def reproduce(
     jobs: int | None = None,
     distinct: bool = False,
     run: Path | None = None,
+    start: Literal["greedy", "random"] = "greedy",
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Compute a target's cells, or find them in the folder, and write `WHAT.json` and `WHAT.txt`.
@@ -59,15 +60,15 @@ def reproduce(
 
     torch.set_num_threads(1)
     head = {"target": what, "preset": preset, "seeds": datasets(seeds)}
-    start = environment()
+    began = environment()
     if what in ENERGY_BASED:
         make = {"table-6.1": energy_tables.table_6_1, "figure-6.1": energy_tables.figure_6_1}[what]
         found = make(preset, out, seeds=datasets(seeds), jobs=jobs, distinct=distinct, quiet=quiet)
     else:
         found = sampling_tables.make(
-            what, preset, out, run=run, chains=seeds, jobs=jobs, quiet=quiet
+            what, preset, out, run=run, start=start, chains=seeds, jobs=jobs, quiet=quiet
         )
-    record = head | found | {"environment": start}
+    record = head | found | {"environment": began}
     write_text(out / f"{what}.txt", found["text"] + "\n")
     write_text(out / f"{what}.json", json.dumps(record, indent=1) + "\n")
     return record

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
+from softbeam.claims import Judged, claim_text, judged
 from softbeam.config import Cmlm, RunConfig
-from softbeam.energy_tables import aligned, check_text, number, summary
+from softbeam.energy_tables import aligned, number, summary
 from softbeam.errors import MissingExtra, UserError
 from softbeam.grid import Result, key, run_grid, settings
 from softbeam.recipes import masked_g2p
@@ -103,13 +104,12 @@ def table_6_4(base: Sampling) -> list[Sampling]:
 
 def table_6_5(base: Sampling) -> list[Sampling]:
     """Three strengths of annealing the target."""
-    warm = replace(base, start="greedy")
-    return [replace(warm, energy=e, cooling=c) for e in ("local", "raw") for c in COOLING]
+    return [replace(base, energy=e, cooling=c) for e in ("local", "raw") for c in COOLING]
 
 
 def table_6_6(base: Sampling) -> list[Sampling]:
     """Around the modes, against mask-predict: T = 0.8 for proposals, two forced sweeps."""
-    warm = replace(base, start="greedy", temperature=0.8)
+    warm = replace(base, temperature=0.8)
     annealed = replace(warm, cooling=0.02, forced=min(2, base.burn_in))
     return [
         replace(warm, method="Gibbs"),
@@ -124,7 +124,7 @@ def samplers(base: Sampling) -> list[Sampling]:
 
 
 def figure_6_2(base: Sampling) -> list[Sampling]:
-    """Single sites from a random start."""
+    """Single sites."""
     return [base, replace(base, energy="raw"), replace(base, method="Gibbs")]
 
 
@@ -194,8 +194,8 @@ def annealing(done: Done, kind: str) -> str:
 def around_modes(done: Done, kind: str) -> str:
     """Table 6.6: quality of the last texts, and of those with the lowest energy on the way."""
     lines = [["", "energy", QUALITY[kind], "lowest energy seen: energy", QUALITY[kind]]]
-    first = next(result for cell, result in done.items() if cell.start == "greedy")
-    lines.append(["warm start", *pair(first["start"]), "", ""])
+    first = next(result for result in done.values() if "start" in result)
+    lines.append(["start", *pair(first["start"]), "", ""])
     for cell, result in done.items():
         mode = pair(result["mode"]) if "mode" in result else ["", ""]
         lines.append([described(cell), *pair(result["sweeps"][-1]), *mode])
@@ -219,69 +219,85 @@ def described(cell: Sampling) -> str:
 # What the thesis says of them
 
 
-def claims(what: str, done: Done, kind: str) -> list[dict[str, Any]]:
+def claims(what: str, done: Done, kind: str) -> list[Judged]:
     """The statements of Sec. 6.6 to 6.8 that a table or figure can decide."""
-    better = 1 if kind == "translation" else -1
-    cells = list(done)
-
-    def of(name: str, **knobs: Any) -> list[float]:
-        cell = next(c for c in cells if all(getattr(c, k) == v for k, v in knobs.items()))
-        return sampled(done[cell], name)
-
-    plain = {"temperature": 1.0, "nucleus": 1.0}
-    if what in ("table-6.2", "table-6.3", "figure-6.2"):
-        mh, gibbs = plain | {"method": "MH", "energy": "local"}, plain | {"method": "Gibbs"}
-        lower = [b - a for a, b in zip(of("energy", **mh), of("energy", **gibbs), strict=True)]
-        gain = [
-            better * (a - b)
-            for a, b in zip(of("quality", **mh), of("quality", **gibbs), strict=True)
-        ]
-        return [
-            claim("MH has a lower energy than degenerate Gibbs", lower),
-            claim(f"MH has a better {QUALITY[kind]} than degenerate Gibbs", gain),
-        ]
+    both = ("local", "raw")
+    if what in ("table-6.2", "table-6.3"):
+        return against_gibbs(done, kind, "local")
+    if what == "figure-6.2":
+        return [one for energy in both for one in against_gibbs(done, kind, energy)]
     if what == "table-6.4":
-        rows = [{"method": "MH", "energy": e} for e in ("local", "raw")]
-        return [
-            claim(
-                f"shrinking blocks at least double the novel rate, {row['energy']}",
-                [
-                    b / a - 2
-                    for a, b in zip(
-                        of("novel", blocks="single", **row),
-                        of("novel", blocks="shrinking", **row),
-                        strict=True,
-                    )
-                ],
-            )
-            for row in rows
-        ]
+        return [blocks_move_more(done, energy) for energy in both]
+    if what == "table-6.5":
+        return [slow_cooling_is_best(done, kind, energy) for energy in both]
     if what == "table-6.6":
-        return [
-            one for energy in ("local", "raw") for one in against_mask_predict(done, energy, better)
-        ]
+        return [one for energy in both for one in against_mask_predict(done, kind, energy)]
     return []
 
 
-def against_mask_predict(done: Done, energy: str, better: int) -> list[dict[str, Any]]:
-    """The annealed chains' last texts, and the lowest in energy that they saw."""
-    gold = next(r for c, r in done.items() if c.method == "mask-predict")["sweeps"][-1]["quality"]
-    chains = next(r for c, r in done.items() if (c.method, c.energy) == ("MH", energy))
-    said = f"annealed MH, {energy}, at least as good as mask-predict"
+def the(done: Done, **knobs: Any) -> Result:
+    """The result of the one cell with these settings."""
+    return next(r for c, r in done.items() if all(getattr(c, k) == v for k, v in knobs.items()))
+
+
+def ahead(a: Sequence[float], b: Sequence[float], sign: int = 1) -> list[float]:
+    """By how much a is above b, or below with sign -1, chain by chain."""
+    return [sign * (x - y) for x, y in zip(a, b, strict=True)]
+
+
+def better(kind: str) -> int:
+    """The sign of a better quality."""
+    return 1 if kind == "translation" else -1
+
+
+def against_gibbs(done: Done, kind: str, energy: str) -> list[Judged]:
+    plain = {"temperature": 1.0, "nucleus": 1.0}
+    mh, gibbs = the(done, method="MH", energy=energy, **plain), the(done, method="Gibbs", **plain)
+    figures = {"a lower energy": ("energy", -1)}
+    figures |= {f"a better {QUALITY[kind]}": ("quality", better(kind))}
     return [
-        claim(
-            f"{said}, {which}",
-            [better * (a - b) for a, b in zip(line["quality"], gold, strict=True)],
+        judged(
+            f"MH, {energy}, has {what} than degenerate Gibbs",
+            ahead(sampled(mh, name), sampled(gibbs, name), sign),
+            source="thesis, Sec. 6.6",
         )
-        for which, line in (("last", chains["sweeps"][-1]), ("lowest", chains["mode"]))
+        for what, (name, sign) in figures.items()
     ]
 
 
-def claim(text: str, gaps: Sequence[float]) -> dict[str, Any]:
-    """Whether a difference is not negative in the mean, and in how many repetitions."""
-    gap, right = summary(gaps), sum(gap >= 0 for gap in gaps)
-    said = f"by {number(gap)}, right in {right} of {len(gaps)} chains"
-    return {"claim": text, "holds": mean(gaps) >= 0, "text": said, "gap": gap, "right": right}
+def blocks_move_more(done: Done, energy: str) -> Judged:
+    single, blocks = (
+        sampled(the(done, method="MH", energy=energy, blocks=b), "novel")
+        for b in ("single", "shrinking")
+    )
+    gaps = [b / a - 2 for a, b in zip(single, blocks, strict=True)]
+    claim = f"shrinking blocks at least double the novel rate, {energy}"
+    return judged(claim, gaps, source="thesis, Sec. 6.7.3", at_least=True)
+
+
+def slow_cooling_is_best(done: Done, kind: str, energy: str) -> Judged:
+    pick = max if kind == "translation" else min
+    slow, fast = (
+        best_of(the(done, energy=energy, cooling=c), "quality", pick)
+        for c in (COOLING[0], COOLING[-1])
+    )
+    claim = f"the slowest annealing has the best {QUALITY[kind]}, {energy}"
+    return judged(claim, ahead(slow, fast, better(kind)), source="thesis, Sec. 6.8")
+
+
+def against_mask_predict(done: Done, kind: str, energy: str) -> list[Judged]:
+    """The annealed chains' last texts, and the lowest in energy that they saw."""
+    gold = the(done, method="mask-predict")["sweeps"][-1]["quality"]
+    chains = the(done, method="MH", energy=energy)
+    return [
+        judged(
+            f"annealed MH, {energy}, at least as good as mask-predict, {which}",
+            ahead(line["quality"], gold, better(kind)),
+            source="thesis, Table 6.6",
+            at_least=True,
+        )
+        for which, line in (("last", chains["sweeps"][-1]), ("lowest", chains["mode"]))
+    ]
 
 
 # Figures
@@ -356,6 +372,7 @@ def make(
     folder: Path,
     *,
     run: Path | None,
+    start: Literal["greedy", "random"],
     chains: int,
     jobs: int,
     quiet: bool,
@@ -367,6 +384,7 @@ def make(
     base = Sampling(
         folder=str(run),
         weights=weights_of(run),
+        start=start,
         sweeps=size.sweeps,
         burn_in=size.burn_in,
         chains=chains,
@@ -376,15 +394,15 @@ def make(
     cells = list(dict.fromkeys(CELLS[what](base)))
     results = run_grid(cells, sample, folder, jobs=jobs, title=what, quiet=quiet)
     done = dict(zip(cells, results, strict=True))
-    checks = claims(what, done, kind)
+    found = claims(what, done, kind)
     head = (
         f"{what}: {results[0]['sources']} sources of the test split, {chains} chains each, "
-        f"{size.sweeps} sweeps ({size.burn_in} burn-in); model {run}"
+        f"{size.sweeps} sweeps ({size.burn_in} burn-in), {start} start; model {run}"
     )
-    text = "\n".join([head, "", shown(what, done, kind), "", *map(check_text, checks)]).rstrip()
+    text = "\n".join([head, "", shown(what, done, kind), "", *map(claim_text, found)]).rstrip()
     files = draw(what, done, kind, folder) if what.startswith("figure") else []
     return {
-        "checks": checks,
+        "claims": found,
         "cells": [{"key": key(c)} | settings(c) | {"result": r} for c, r in done.items()],
         "files": [str(file) for file in files],
         "text": text,

@@ -1,6 +1,7 @@
 """Commands that show results: demo, report, reproduce."""
 
 from pathlib import Path
+from typing import Literal
 
 from softbeam.cli.parsing import parser, say_json
 from softbeam.errors import UserError
@@ -61,10 +62,16 @@ def reproduce(words: list[str]) -> int:
         help="for tables 6.2 to 6.6 and their figures: a run of masked-translation or masked-g2p; "
         "the latter is trained below --out if not given",
     )
+    made.add_argument(
+        "--start",
+        type=Literal["greedy", "random"],
+        default="greedy",
+        help="the first texts of those chains: all positions predicted at once, or random tokens",
+    )
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the record as a last line of JSON")
     parsed = made.parse_args(words)
-    names = ("preset", "seeds", "jobs", "distinct", "quiet")
+    names = ("preset", "seeds", "jobs", "distinct", "start", "quiet")
     folder = Path(parsed.run) if parsed.run else None
     knobs = {name: parsed[name] for name in names}
     found = run(parsed.what, out=Path(parsed.out), run=folder, **knobs)

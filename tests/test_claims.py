@@ -1,0 +1,44 @@
+"""Verdicts on numbers whose answer is plain."""
+
+import pytest
+from scipy.stats import t
+
+from softbeam.claims import claim_text, judged, over_repetitions
+
+
+def verdict(*gaps: float, **options) -> str:
+    return judged("a > b", gaps, **options)["verdict"]
+
+
+def test_verdicts_by_hand():
+    assert verdict(1.0, 1.1, 0.9) == "reproduced"
+    assert verdict(-1.0, -1.1, -0.9) == "not reproduced"
+    assert verdict(1.0, -1.1, 0.2) == "undecided"
+    assert verdict(1.0) == "undecided", "one repetition says nothing of the next"
+    assert verdict(0.1, 0.0, 0.0) == "undecided"
+    assert verdict(0.1, 0.0, 0.0, at_least=True) == "reproduced"
+    assert verdict(-0.1, -0.11, -0.12, at_least=True) == "not reproduced"
+
+
+def test_sentences_decide_where_they_can_be_compared_but_not_against_the_seeds():
+    sure = {"interval": (0.2, 0.9), "p_value": 0.001}
+    found = judged("a > b", [0.1, 0.9, 0.6], sentences=sure, source="Table 1")
+    assert (found["verdict"], found["over"], found["p"]) == ("reproduced", "sentences", 0.001)
+    assert verdict(-0.3, -0.1, 2.0, sentences=sure) == "undecided", "two of three seeds disagree"
+    wrong = {"interval": (-0.9, -0.2), "p_value": 0.001}
+    assert verdict(-0.1, -0.9, -0.6, sentences=wrong) == "not reproduced"
+
+
+def test_students_interval():
+    interval, p = over_repetitions([1.0, 2.0, 3.0])
+    half = t.ppf(0.975, 2) / 3**0.5
+    assert interval == pytest.approx([2 - half, 2 + half])
+    assert p == pytest.approx(2 * t.sf(2 * 3**0.5, 2))
+    assert over_repetitions([0.5, 0.5]) == ([0.5, 0.5], 0.0)
+    assert over_repetitions([0.0, 0.0]) == ([0.0, 0.0], 1.0)
+
+
+def test_a_line_says_everything():
+    text = claim_text(judged("a > b", [1.0, 1.2, 1.1]))
+    assert text.startswith("REPRODUCED") and "a > b: by 1.100 ±0.100" in text
+    assert "over repetitions, p = 0.0027" in text and text.endswith("right in 3 of 3")
