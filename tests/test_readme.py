@@ -30,6 +30,7 @@ WORK = {  # the function that does a command's work, once its words are understo
     "infill": "softbeam.pretrained.load",
     "score": "softbeam.pretrained.load",
     "reproduce": "softbeam.reproduce.reproduce",
+    "report claims": "softbeam.reproduce.claims_in",
     "models convert": "softbeam.published_cmlm.convert",
 }
 

@@ -9,9 +9,24 @@ from typing import Any, Literal
 from softbeam.errors import UserError
 from softbeam.files import write_text
 
-TARGETS = {
+TRAINING = {
+    "table-3.1": "scheduled sampling, hard and soft, on named entities and translation",
+    "table-3.2": "how fast own predictions replace gold",
+    "table-4.1": "direct loss and hinge on the soft beam, supertagging",
+    "table-4.2": "the same on named entities",
+    "table-5.1": "log Z after cross-entropy and after self-normalized training",
+    "table-5.2": "local and global soft beams from a cross-entropy start, supertagging",
+    "table-5.3": "the same from a self-normalized start",
+    "table-5.4": "both on translation",
+    "table-5.5": "n-gram overlap and length of those translations",
+    "table-5.6": "their BLEU by source length",
+}
+DRAWN = {"figure-3.1": "the surface of a loss through argmax, and its relaxations"}
+ENERGY_BASED = {
     "table-6.1": "training objectives of energy-based models, by held-out NLL",
     "figure-6.1": "projecting a masked LM's conditionals onto a joint, by training size",
+}
+SAMPLED = {
     "table-6.2": "Metropolis-Hastings and degenerate Gibbs, proposals of five temperatures",
     "table-6.3": "the same with proposals within a nucleus",
     "table-6.4": "blocks that shrink",
@@ -21,7 +36,8 @@ TARGETS = {
     "figure-6.3": "acceptance of shrinking blocks by the sweep",
     "figure-6.4": "annealing by the sweep",
 }
-ENERGY_BASED = ("table-6.1", "figure-6.1")
+TARGETS = TRAINING | DRAWN | ENERGY_BASED | SAMPLED
+ALL = "all"
 PRESETS = {
     "cpu": "minutes on two cores",
     "paper": "the published sizes of data, larger models",
@@ -34,7 +50,7 @@ def reproduce(
     *,
     preset: str = "cpu",
     out: Path,
-    seeds: int = 5,
+    seeds: int | None = None,
     jobs: int | None = None,
     distinct: bool = False,
     run: Path | None = None,
@@ -44,30 +60,37 @@ def reproduce(
     """Compute a target's cells, or find them in the folder, and write `WHAT.json` and `WHAT.txt`.
 
     What was finished before is not computed again, also if another target left it in the folder.
+    Without `seeds`, trained models have three and datasets and chains five.
     """
     if what not in TARGETS:
-        raise UserError(f"no table or figure {what!r}; there are {', '.join(TARGETS)}")
+        raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
     if preset not in PRESETS:
         raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     jobs = os.cpu_count() or 1 if jobs is None else jobs
+    seeds = (3 if what in TRAINING else 5) if seeds is None else seeds
     for name, count in (("seeds", seeds), ("jobs", jobs)):
         if count < 1:
             raise UserError(f"--{name} {count}: must be at least 1")
     import torch
 
-    from softbeam import energy_tables, sampling_tables
+    from softbeam import energy_tables, figures, sampling_tables, training_tables
     from softbeam.runs import environment
 
     torch.set_num_threads(1)
-    head = {"target": what, "preset": preset, "seeds": datasets(seeds)}
-    began = environment()
-    if what in ENERGY_BASED:
+    began, numbers = environment(), datasets(seeds)
+    if what in TRAINING:
+        found = training_tables.make(what, preset, out, seeds=numbers, jobs=jobs, quiet=quiet)
+    elif what in DRAWN:
+        drawn = figures.figure_3_1(out / f"{what}.png")
+        found = {"files": [str(drawn)], "claims": [], "text": f"{what}: {drawn}"}
+    elif what in ENERGY_BASED:
         make = {"table-6.1": energy_tables.table_6_1, "figure-6.1": energy_tables.figure_6_1}[what]
-        found = make(preset, out, seeds=datasets(seeds), jobs=jobs, distinct=distinct, quiet=quiet)
+        found = make(preset, out, seeds=numbers, jobs=jobs, distinct=distinct, quiet=quiet)
     else:
         found = sampling_tables.make(
             what, preset, out, run=run, start=start, chains=seeds, jobs=jobs, quiet=quiet
         )
+    head = {"target": what, "preset": preset, "seeds": numbers}
     record = head | found | {"environment": began}
     write_text(out / f"{what}.txt", found["text"] + "\n")
     write_text(out / f"{what}.json", json.dumps(record, indent=1) + "\n")
@@ -77,3 +100,22 @@ def reproduce(
 def datasets(seeds: int) -> Sequence[int]:
     """The seeds 1, 2, ...: more of them keep the first."""
     return list(range(1, seeds + 1))
+
+
+def claims_in(folder: Path, targets: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """The judged claims of the tables and figures in a folder, by target."""
+    found = {}
+    for name in targets or TARGETS:
+        if name not in TARGETS:
+            raise UserError(f"no table or figure {name!r}; there are {', '.join(TARGETS)}")
+        path = folder / f"{name}.json"
+        if path.is_file():
+            try:
+                found[name] = json.loads(path.read_text(encoding="utf-8"))["claims"]
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                raise UserError(f"{path} is not the record of a target ({error!r})") from None
+        elif targets:
+            raise UserError(f"{folder} has no {name}.json: run softbeam reproduce {name}")
+    if not found:
+        raise UserError(f"{folder} has no results: run softbeam reproduce, or give --results")
+    return found

@@ -26,7 +26,9 @@ def demo(words: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """One self-contained HTML page about runs: softbeam report DIR… [--out report.html]"""
+    """One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]"""
+    if words[:1] == ["claims"]:
+        return claims(words[1:])
     made = parser("report", "Run folders as one HTML page, or a figure by name: figure-3.1.")
     made.add_argument("runs", type=str, nargs="+", help="run folders, folders of them, or a figure")
     made.add_argument("--out", type=str, default=None, help="the file to write")
@@ -42,17 +44,44 @@ def report(words: list[str]) -> int:
     return 0
 
 
+def claims(words: list[str]) -> int:
+    """What the documents claim, with our verdicts: softbeam report claims [TABLE…] [--json]"""
+    from softbeam.claims import claim_text
+    from softbeam.reproduce import claims_in
+
+    made = parser("report claims", "The verdicts on what the documents claim of tables.")
+    made.add_argument(
+        "tables", type=str, nargs="*", help="as table-4.1; all there are if not given"
+    )
+    made.add_argument("--results", type=str, default="results", help="folder of their JSON files")
+    made.add_argument("--json", action="store_true", help="as a last line of JSON")
+    parsed = made.parse_args(words)
+    found = claims_in(Path(parsed.results), parsed.tables)
+    for name, judged in found.items():
+        print(name)
+        for one in judged:
+            print(f"  {claim_text(one)}")  # type: ignore[arg-type]
+    verdicts = [one["verdict"] for judged in found.values() for one in judged]
+    counts = {v: verdicts.count(v) for v in ("reproduced", "not reproduced", "undecided")}
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    if parsed.json:
+        say_json({"claims": found, "counts": counts})
+    return 0
+
+
 def reproduce(words: list[str]) -> int:
     """A table or figure of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
-    from softbeam.reproduce import PRESETS, TARGETS
+    from softbeam.reproduce import ALL, PRESETS, TARGETS
     from softbeam.reproduce import reproduce as run
 
     made = parser("reproduce", "Compute a table or figure; what is finished is never run again.")
-    made.add_argument("what", type=str, help="; ".join(f"{k}: {v}" for k, v in TARGETS.items()))
+    names = "; ".join(f"{k}: {v}" for k, v in TARGETS.items())
+    made.add_argument("what", type=str, help=f"{names}; {ALL}: every one of them")
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
     made.add_argument("--preset", type=str, default="cpu", help=sizes)
     made.add_argument("--out", type=str, default="runs/reproduce", help="folder, shared by targets")
-    made.add_argument("--seeds", type=int, default=5, help="datasets, or chains, to average over")
+    seeds = "seeds, datasets or chains to average over; 3, 5 and 5 if not given"
+    made.add_argument("--seeds", type=int | None, default=None, help=seeds)
     made.add_argument("--jobs", type=int, default=None, help="processes; one for each core")
     made.add_argument("--distinct", action="store_true", help="each phoneme sequence once")
     made.add_argument(
@@ -71,11 +100,11 @@ def reproduce(words: list[str]) -> int:
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the record as a last line of JSON")
     parsed = made.parse_args(words)
-    names = ("preset", "seeds", "jobs", "distinct", "start", "quiet")
     folder = Path(parsed.run) if parsed.run else None
-    knobs = {name: parsed[name] for name in names}
-    found = run(parsed.what, out=Path(parsed.out), run=folder, **knobs)
-    print(found["text"])
-    if parsed.json:
-        say_json(found)
+    knobs = {k: parsed[k] for k in ("preset", "seeds", "jobs", "distinct", "start", "quiet")}
+    for what in TARGETS if parsed.what == ALL else [parsed.what]:
+        found = run(what, out=Path(parsed.out), run=folder, **knobs)
+        print(found["text"], flush=True)
+        if parsed.json:
+            say_json(found)
     return 0

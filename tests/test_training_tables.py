@@ -1,0 +1,120 @@
+"""Tables of trained runs: which runs, shared between tables, judged by outputs of their own."""
+
+import json
+
+import pytest
+
+from softbeam.claims import judged
+from softbeam.cli import main
+from softbeam.config import Lstm
+from softbeam.objectives import DirectLoss, SelfNormalized
+from softbeam.training_experiments import training, with_starts
+from softbeam.training_runs import runs
+from softbeam.training_tables import TABLES, Claim, Table, Value, make, verdict
+
+PRESETS = ("cpu", "paper", "tiny")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_figure_of_every_table_has_a_run_and_every_claim_its_figures(preset):
+    plans = runs(preset)
+    for what, table in TABLES.items():
+        made = table()
+        assert {v.run for row in made.rows.values() for v in row.values()} <= set(plans), what
+        for claim in made.claims:
+            for row, column in (claim.better, claim.worse):
+                assert column in made.rows[row], (what, claim.text)
+        for row, values in made.published.items():
+            assert row in made.rows and len(values) == len(made.columns), (what, row)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_runs_start_where_the_thesis_says(preset):
+    plans = runs(preset)
+    for name, plan in plans.items():
+        group, kind = name.split("/")
+        start = "sn" if kind.startswith("sn-") else "ce"
+        assert plan.start == (None if kind in ("ce", "sn") else f"{group}/{start}")
+        raw = kind.endswith("global")
+        assert plan.config.select.normalize is not raw
+        objective = plan.config.finetune.objective
+        assert (isinstance(objective, DirectLoss) and not objective.normalize) is raw
+    assert isinstance(plans["mt/sn"].config.pretrain.objective, SelfNormalized)
+    encoders = {g: plans[f"ccg-{g}/ce"].config.model for g in ("uni", "bi")}
+    assert all(isinstance(m, Lstm) and m.encoder == g for g, m in encoders.items())
+
+
+def test_tables_share_their_runs():
+    def names(what: str) -> set[str]:
+        return {v.run for row in TABLES[what]().rows.values() for v in row.values()}
+
+    assert {"ccg-uni/ce", "ccg-uni/direct-annealed"} <= names("table-4.1") & names("table-5.2")
+    assert names("table-5.5") == names("table-5.6") <= names("table-5.4")
+
+
+def test_a_cell_depends_on_its_start(monkeypatch):
+    one, other = training("cpu", "mt/sn-local", 1), training("cpu", "mt/local", 1)
+    assert one.settings != other.settings, "the same second stage, another start"
+    assert one.start == training("cpu", "mt/sn", 1) and one.start.start is None
+    first, second = with_starts([one, other, other.start])
+    assert set(first) == {one.start, other.start} and second == [one, other]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory, data_dir):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTBEAM_DATA", str(data_dir))
+        yield tmp_path_factory.mktemp("tables")
+
+
+@pytest.mark.slow
+def test_a_table_from_beginning_to_end(out, capsys):
+    words = ["reproduce", "table-5.3", "--preset", "tiny", "--out", str(out), "--jobs", "1"]
+    assert main([*words, "--seeds", "2", "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    assert "globally normalized" in shown and "(85.5)" in shown
+    record = json.loads((out / "table-5.3.json").read_text())
+    assert record["seeds"] == [1, 2] and len(record["cells"]) == 2 * 2 * 3
+    for claim in record["claims"]:
+        assert claim["repetitions"] == 2 and claim["over"] == "sentences"
+        low, high = claim["interval"]
+        assert low <= high and 0 < claim["p"] <= 1
+    assert main(["report", "claims", "table-5.3", "--results", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["claims"]["table-5.3"] == record["claims"]
+    assert sum(said["counts"].values()) == 3
+
+
+@pytest.mark.slow
+def test_finished_runs_are_kept(out, monkeypatch):
+    again = {"seeds": [1, 2], "jobs": 1, "quiet": True}
+    first = make("table-5.3", "tiny", out, **again)
+    monkeypatch.setattr("softbeam.training_experiments.train", None)  # nothing may be trained
+    assert make("table-5.3", "tiny", out, **again) == first
+
+
+def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
+    """Figures without sentences: the larger is better, seed by seed."""
+    table = Table(
+        title="t",
+        rows={"a": {"x": Value("ner/ce", ("q",))}, "b": {"x": Value("ner/more-ce", ("q",))}},
+    )
+    cells = {
+        training("cpu", run, seed): {"q": value + seed}
+        for run, value in (("ner/ce", 5.0), ("ner/more-ce", 3.0))
+        for seed in (1, 2)
+    }
+    claim = Claim("a beats b", "here", ("a", "x"), ("b", "x"))
+    found = verdict(claim, table, cells, "cpu", [1, 2], tmp_path)
+    assert found == judged("a beats b", [2.0, 2.0], source="here")
+    back = verdict(
+        claim._replace(better=("b", "x"), worse=("a", "x")), table, cells, "cpu", [1, 2], tmp_path
+    )
+    assert back["verdict"] == "not reproduced" and back["effect"] == -2.0
+
+
+def test_results_that_are_not_there_are_named(tmp_path, capsys):
+    assert main(["report", "claims", "--results", str(tmp_path)]) == 2
+    assert "has no results" in capsys.readouterr().err
+    assert main(["report", "claims", "table-9.9", "--results", str(tmp_path)]) == 2
+    assert "table-9.9" in capsys.readouterr().err
