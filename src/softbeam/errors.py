@@ -1,5 +1,7 @@
 """The one exception that the command line turns into a sentence and exit code 2."""
 
+import math
+
 
 class UserError(Exception):
     """Something the user can mend: names the thing, the value and the limit, in one sentence."""
@@ -18,3 +20,23 @@ class MissingExtra(UserError):
 
     def __init__(self, package: str, extra: str):
         super().__init__(f"{package} is not installed: pip install 'softbeam[{extra}]'")
+
+
+def limited(
+    name: str,
+    value: float | None,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> None:
+    """A UserError that names a value and its limits if it is outside of them, or not a number.
+
+    None is a value that was not given.
+    """
+    if value is None or (least <= value <= most and above < value < below):
+        return
+    limits = {"at least": least, "above": above, "at most": most, "below": below}
+    said = " and ".join(f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x))
+    raise UserError(f"{name} {value}: must be {said or 'finite'}")

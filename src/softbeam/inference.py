@@ -1,7 +1,6 @@
 """A finished run at work: decode a user's lines, score a split."""
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,8 +28,6 @@ def load(folder: Path, *, threads: int) -> Run:
 
 def read_inputs(path: str) -> list[str]:
     """The lines to decode, from a file (plain or .gz) or from standard input."""
-    if path == "-":
-        return [line.rstrip("\r\n") for line in sys.stdin]
     return [" ".join(tokens) for tokens in read_lines(path)]
 
 

@@ -1,7 +1,6 @@
 """Run folders to one self-contained HTML page: results, learning curves, settings."""
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import jinja2
 
 from softbeam.errors import MissingExtra, UserError
-from softbeam.files import write_text
+from softbeam.files import read_object, write_text
 from softbeam.runs import CONFIG, METRICS, read_metrics, read_summary
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -43,15 +42,23 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 def describe(folder: Path) -> dict[str, Any]:
     """What the page shows of a run."""
     rows = read_metrics(folder) if (folder / METRICS).exists() else []
-    environment = folder / "environment.json"
+    file = folder / "environment.json"
+    types = {"command": list, "packages": dict, "files": dict}
     return {
         "name": folder.name,
-        "config": (folder / CONFIG).read_text(encoding="utf-8"),
+        "config": read_config(folder / CONFIG),
         "summary": read_summary(folder),
-        "environment": json.loads(environment.read_text("utf-8")) if environment.exists() else {},
+        "environment": read_object(file, "a run's environment", types) if file.exists() else {},
         "train": [r for r in rows if r["kind"] == "train"],
         "dev": [r for r in rows if r["kind"] == "dev"],
     }
+
+
+def read_config(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

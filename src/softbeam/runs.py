@@ -10,13 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from softbeam.checkpoint import NAME as CHECKPOINT
 from softbeam.config import RunConfig, from_yaml, to_yaml
 from softbeam.data.tasks import Corpus, Translation
 from softbeam.data.vocabulary import (
+    PAD,
     SOURCE,
     Subwords,
     Vocabulary,
@@ -25,10 +26,14 @@ from softbeam.data.vocabulary import (
 )
 from softbeam.errors import UserError
 from softbeam.evaluate import Codecs
-from softbeam.files import write_text
+from softbeam.files import Types, read_object, read_rows, write_text
 
 CONFIG, WEIGHTS, METRICS = "config.yaml", "model.safetensors", "metrics.jsonl"
 SUMMARY = "summary.json"
+NUMBER = (int, float)
+SUMMARY_TYPES: Types = {"metrics": dict, "epoch": int, "parameters": int, "seconds": NUMBER}
+ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "loss": NUMBER, "value": NUMBER}
+ROW_FIELDS = {"train": ["stage", "update", "loss"], "dev": ["stage", "update", "metric", "value"]}
 PACKAGES = ("softbeam", "torch", "numpy", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
@@ -129,7 +134,10 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Put a file's weights into a model of the same shape, or say what does not fit."""
+    """Put a file's weights into a model of the same shape, or say what does not fit.
+
+    Weights that are not finite numbers are refused: every output would be nonsense.
+    """
     from safetensors.torch import load_model
 
     if not path.is_file():
@@ -137,20 +145,37 @@ def load_weights(model: nn.Module, path: Path) -> None:
             f"{path.parent} has no weights ({path.name}): its training has not finished"
         )
     try:
+        with safe_open(str(path), framework="pt") as file:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
         load_model(model, str(path))
-    except (RuntimeError, SafetensorError) as error:
+    except (RuntimeError, OSError, SafetensorError) as error:
         text = " ".join(str(error).split())
         raise UserError(f"the weights in {path} do not fit the model: {text[:300]}") from None
+    for name, parameter in model.named_parameters():
+        if "F" not in types.get(name, "F32"):
+            raise UserError(f"the weights in {path} do not fit the model: {name} is {types[name]}")
+        if not bool(parameter.isfinite().all()):
+            raise UserError(f"the weights in {path} are not all finite: {name}")
 
 
-def load_codecs(folder: Path) -> Codecs:
-    return Codecs(load_codec(folder / "source.json"), load_codec(folder / "target.json"))
+def load_codecs(folder: Path, config: RunConfig) -> Codecs:
+    """The vocabularies of a run; their special tokens are those that its model needs."""
+    source, target = (load_codec(folder / f"{side}.json") for side in ("source", "target"))
+    needed = () if config.data.kind == "tagging" else config.model.specials
+    if tuple(target.specials) != needed:
+        raise UserError(
+            f"{folder / 'target.json'} has the special tokens {list(target.specials)}, but "
+            f"{list(needed)} are needed"
+        )
+    if source.id(PAD) != 0:
+        raise UserError(f"{folder / 'source.json'}: {PAD} must be its first special token")
+    return Codecs(source, target)
 
 
 def load_run(folder: Path) -> Run:
     """A finished run from its folder, ready to decode."""
     config = from_yaml(folder / CONFIG)
-    codecs = load_codecs(folder)
+    codecs = load_codecs(folder, config)
     model = config.model.build(len(codecs.source), len(codecs.target))
     load_weights(model, folder / WEIGHTS)
     return Run(config, codecs, model.eval(), read_summary(folder))
@@ -158,13 +183,19 @@ def load_run(folder: Path) -> Run:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / SUMMARY
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    return read_object(path, "a run's summary", SUMMARY_TYPES) if path.exists() else {}
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl."""
+    """The rows of metrics.jsonl, each with what its kind has."""
     path = folder / METRICS
     if not path.is_file():
         raise UserError(f"{folder} is not a run folder: it has no {METRICS}")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    rows = list(read_rows(path, what := "a row of a run's metrics", ROW_TYPES))
+    for number, row in enumerate(rows, 1):
+        lacking = [
+            name for name in ROW_FIELDS.get(row.get("kind", ""), ["kind"]) if name not in row
+        ]
+        if lacking:
+            raise UserError(f"{path}, line {number}, is not {what}: it has no {lacking[0]}")
+    return rows

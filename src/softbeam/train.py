@@ -133,7 +133,7 @@ def train_once(
     set_seed(config.seed)
     warm = Path(config.warm_start) if config.warm_start else None
     start = out if resume else warm
-    codecs = load_codecs(start) if start else make_codecs(config, corpus)
+    codecs = load_codecs(start, config) if start else make_codecs(config, corpus)
     model = config.model.build(len(codecs.source), len(codecs.target))
     if warm:
         load_weights(model, warm / WEIGHTS)

@@ -1,14 +1,13 @@
 """What the commands share: a parser whose complaints are sentences, lists, JSON."""
 
 import json
-import sys
 from collections.abc import Container
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
+from softbeam.data.readers import read_texts
 from softbeam.errors import UserError
 
 
@@ -68,16 +67,4 @@ def given_texts(parsed: Any) -> list[str]:
         raise UserError("give either --text TEXT or --input FILE")
     if parsed.text is not None:
         return [parsed.text]
-    found = read_texts(parsed.input)
-    if not found:
-        raise UserError(f"--input {parsed.input}: has no line")
-    return found
-
-
-def read_texts(path: str) -> list[str]:
-    """The lines of a file, or of standard input."""
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    return text.removesuffix("\n").split("\n") if text else []
+    return read_texts(parsed.input)

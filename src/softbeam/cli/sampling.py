@@ -11,9 +11,9 @@ from softbeam.cli.parsing import (
     as_lists,
     given_texts,
     parser,
-    read_texts,
     say_json,
 )
+from softbeam.data.readers import read_texts
 from softbeam.errors import UserError
 from softbeam.sampling_config import SamplingConfig
 

@@ -1,6 +1,7 @@
 """Readers of column, supertag, parallel, pronunciation and plain text files.
 
-Every reader takes plain or gzipped (`.gz`) files, in UTF-8, with LF or CRLF line ends. A malformed
+Every reader takes plain or gzipped (`.gz`) files, in UTF-8, with LF or CRLF line ends, whose lines
+hold no NUL byte (UTF-16 does) and have at most a million bytes. A malformed
 line stops the reading with one sentence (`UserError`) that names file, line, what was expected and
 what was found. Nothing is skipped silently: pass a `BadLines` to have malformed lines (in files of
 sentences, the sentences that hold one) skipped, counted and reported there instead.
@@ -9,11 +10,13 @@ sentences, the sentences that hold one) skipped, counted and reported there inst
 import codecs
 import gzip
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from softbeam.errors import UserError
 
@@ -24,6 +27,7 @@ Result = TypeVar("Result")
 DOCUMENT_MARK = b"-DOCSTART-"
 SENTENCE_HEADER = "# sent_id = "
 BLANK_CHOICES = ("bad", "skip", "keep")
+LONGEST = 10**6  # bytes of a line
 VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW".split()
 CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH".split()
 PHONES = frozenset(CONSONANTS + [vowel + stress for vowel in VOWELS for stress in ("", *"012")])
@@ -198,17 +202,22 @@ def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunc
     return _collect(entries, parse, bad, f"{fspath(path)} has no pronunciation")
 
 
+def read_texts(path: FilePath) -> list[str]:
+    """The lines of a file as they are, blank ones too; `-` is standard input."""
+    return _collect(_lines(path, stdin=True), Line.text, None, f"{fspath(path)} has no line")
+
+
 def read_lines(
     path: FilePath, *, blank: str = "bad", bad: BadLines | None = None
 ) -> list[tuple[str, ...]]:
-    """Each line split on white space.
+    """Each line split on white space; `-` is standard input.
 
     A blank line is malformed (`blank="bad"`), left out ("skip", for WikiText's paragraphs) or an
     empty tuple ("keep", for counting one end mark per line).
     """
     if blank not in BLANK_CHOICES:
         raise ValueError(f"blank={blank!r} is none of {', '.join(BLANK_CHOICES)}")
-    lines = (line for line in _lines(path) if blank != "skip" or line.raw.strip())
+    lines = (line for line in _lines(path, stdin=True) if blank != "skip" or line.raw.strip())
     parse = _words if blank != "keep" else lambda line: tuple(line.text().split())
     return _collect(lines, parse, bad, f"{fspath(path)} has no line of text")
 
@@ -223,6 +232,11 @@ class Line(NamedTuple):
 
     def text(self, *, fallback: str | None = None) -> str:
         """The decoded line: UTF-8, or `fallback` where a line is not."""
+        if len(self.raw) > LONGEST:
+            raise _Malformed(self, f"at most {LONGEST:,} bytes", "more")
+        if b"\0" in self.raw:
+            found = f"a NUL byte at offset {self.raw.index(0)} of the line"
+            raise _Malformed(self, "UTF-8 text", found)
         if b"\r" in self.raw:
             raise _Malformed(self, "LF or CRLF line ends", "a carriage return inside the line")
         try:
@@ -239,17 +253,34 @@ class _Malformed(Exception):
         super().__init__(f"{line.path}, line {line.number}: expected {expected}, found {found}")
 
 
-def _lines(path: FilePath) -> Iterator[Line]:
-    """The numbered lines of a plain or gzipped file, without line ends or a byte order mark."""
-    name = fspath(path)
+def _lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
+    """The numbered lines of a plain or gzipped file, without line ends or a byte order mark.
+
+    With `stdin`, the path `-` is standard input.
+    """
+    standard = stdin and path == "-"
+    name = "standard input" if standard else fspath(path)
     try:
-        with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as handle:
-            for number, raw in enumerate(handle, 1):
+        with nullcontext(sys.stdin.buffer) if standard else _opened(name) as handle:
+            for number, raw in enumerate(_bounded_lines(handle), 1):
                 raw = raw.rstrip(b"\r\n")
                 yield Line(name, number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{name} cannot be read: {reason}") from error
+
+
+def _opened(name: str) -> AbstractContextManager[BinaryIO]:
+    return gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb")  # type: ignore[return-value]
+
+
+def _bounded_lines(handle: BinaryIO) -> Iterator[bytes]:
+    """The lines, of which no more is kept than shows that they are too long."""
+    while raw := handle.readline(LONGEST + 2):
+        rest = raw
+        while len(rest) == LONGEST + 2 and not rest.endswith(b"\n"):
+            rest = handle.readline(LONGEST + 2)
+        yield raw
 
 
 def _collect(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from softbeam.errors import UserError
-from softbeam.files import write_text
+from softbeam.files import read_object, write_text
 
 PAD, BOS, EOS, UNK, MASK = "<pad>", "<s>", "</s>", "<unk>", "<mask>"
 SOURCE = (PAD, UNK)
@@ -19,6 +19,8 @@ LABELS = ()  # a label set is closed: nothing but labels can be predicted
 @runtime_checkable
 class Codec(Protocol):
     """What training and decoding need of either kind."""
+
+    specials: tuple[str, ...]
 
     def __len__(self) -> int: ...
     def id(self, special: str) -> int | None: ...
@@ -88,19 +90,30 @@ class Vocabulary:
 
 
 class Subwords:
-    """Byte-pair encoding of space-separated words by `tokenizers`; decoding gives words back."""
+    """Byte-pair encoding of space-separated words by `tokenizers`; decoding gives words back.
+
+    A model that `tokenizers` cannot read, or without the specials, is a ValueError.
+    """
 
     def __init__(self, model: str, specials: Sequence[str] = TARGET):
         from tokenizers import Tokenizer
 
         self.specials = tuple(specials)
-        self.tokenizer = Tokenizer.from_str(model)
+        try:
+            self.tokenizer = Tokenizer.from_str(model)
+        except Exception as error:  # of no class of its own
+            raise ValueError(f"not a model of subwords: {error}") from None
+        if lacking := [name for name in specials if self.id(name) is None]:
+            raise ValueError(f"a model of subwords without {lacking[0]}")
 
     @classmethod
     def train(
         cls, sequences: Iterable[Sequence[str]], *, size: int, specials: Sequence[str]
     ) -> "Subwords":
-        """At most `size` units learnt from the text; punctuation is never joined to a word."""
+        """At most `size` units learnt from the text; punctuation is never joined to a word.
+
+        A size that does not hold the specials and all letters of the text is refused.
+        """
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE(unk_token=UNK))
@@ -112,6 +125,11 @@ class Subwords:
             vocab_size=size, special_tokens=list(specials), show_progress=False
         )
         tokenizer.train_from_iterator((" ".join(s) for s in sequences), trainer)
+        if (found := tokenizer.get_vocab_size()) > size:
+            needed = (
+                f"the text needs at least {found} units, for its letters and {len(specials)} marks"
+            )
+            raise UserError(f"subwords {size}: {needed}")
         return cls(tokenizer.to_str(), specials)
 
     def __len__(self) -> int:
@@ -138,10 +156,27 @@ class Subwords:
 
 
 def codec_from_json(value: dict[str, Any]) -> Codec:
-    """The inverse of `to_json` of either kind."""
-    if value["kind"] == "words":
-        return Vocabulary(value["tokens"], value["specials"])
-    return Subwords(json.dumps(value["model"]), value["specials"])
+    """The inverse of `to_json` of either kind; what is none of them is a ValueError."""
+    kind, specials, tokens = value.get("kind"), value.get("specials"), value.get("tokens", [])
+    if kind not in KINDS or KINDS[kind] not in value:
+        known = ", or ".join(f"{kind} with {field}" for kind, field in KINDS.items())
+        raise ValueError(f"it is of the kind {kind!r}; there are {known}")
+    if specials is None or not (is_text(specials) and is_text(tokens)):
+        raise ValueError("specials and tokens must be lists of texts")
+    if kind == "words":
+        return Vocabulary(tokens, specials)
+    return Subwords(json.dumps(value["model"]), specials)
+
+
+KINDS = {"words": "tokens", "subwords": "model"}
+
+
+def is_text(value: Any) -> bool:
+    """True for a list of strings that UTF-8 can write."""
+    try:
+        return isinstance(value, list) and all(each.encode() or True for each in value)
+    except (AttributeError, UnicodeEncodeError):
+        return False
 
 
 def save_codec(codec: Codec, path: Path) -> None:
@@ -150,7 +185,8 @@ def save_codec(codec: Codec, path: Path) -> None:
 
 def load_codec(path: Path) -> Codec:
     """The codec in a file, or a sentence that says what is wrong with it."""
+    value = read_object(path, what := "a vocabulary that softbeam wrote")
     try:
-        return codec_from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a vocabulary that softbeam wrote: {error!r}") from None
+        return codec_from_json(value)
+    except (ValueError, UserError) as error:
+        raise UserError(f"{path} is not {what}: {error}") from None
