@@ -262,7 +262,7 @@ BAD = {
     "empty input": (["sample", "--mlm", "M", "--input", "EMPTY"], "has no line"),
     "empty lexicon": (
         ["sample", "--mlm", "M", "--text", "[MASK]", "--lexicon", "EMPTY"],
-        "--lexicon",
+        "has no line",
     ),
     "threads": (["sample", "--mlm", "M", "--text", "[MASK]", "--threads", "0"], "--threads 0"),
     "scored gap": (["score", "--mlm", "M", "--text", "A[MASK]"], "text 0 has 1 gaps"),

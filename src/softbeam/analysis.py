@@ -398,6 +398,9 @@ def analyze(
         name: load(folder, threads=threads)
         for name, folder in zip(labels(folders), folders, strict=True)
     }
+    for folder, run in zip(folders, runs.values(), strict=True):
+        if not run.config.model.left_to_right:
+            raise UserError(f"{folder} is a masked language model, which has no beam to analyze")
     kind, whole = shared_problems(runs, split)
     material = Problems(whole.sources[:limit], whole.references[:limit])
     beam = own_beam([run.config.select for run in runs.values()])

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
-from softbeam.objectives import Objective, gold_loss, run_on, size
+from softbeam.errors import UserError, limited
+from softbeam.objectives import (
+    Objective,
+    check_beam,
+    check_finish,
+    gold_loss,
+    run_on,
+    size,
+)
 from softbeam.schedules import Constant, Moment, Schedule
 
 if TYPE_CHECKING:
@@ -50,6 +58,13 @@ class SearchObjective(Objective):
     cross_entropy: float = 0.0
     finish: bool = False
     extra: int = 0
+
+    def __post_init__(self) -> None:
+        limited("cross_entropy", self.cross_entropy, least=0)
+        limited("extra", self.extra, least=0)
+
+    def check(self, *, vocab: int, time: int, ends: bool) -> None:
+        check_finish(self.finish, ends)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
@@ -105,6 +120,15 @@ class BeamSearchOptimization(SearchObjective):
     normalize: bool = False
     delta: MetricName | Callable[..., float] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("k", self.k, least=2)
+        limited("margin", self.margin, least=0)
+
+    def check(self, *, vocab: int, time: int, ends: bool) -> None:
+        super().check(vocab=vocab, time=time, ends=ends)
+        check_beam("k", self.k, vocab=vocab, time=time)
+
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
     ) -> "tuple[Tensor, Log]":
@@ -136,6 +160,14 @@ class BeamCrf(SearchObjective):
 
     k: int = 4
     normalize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("k", self.k, least=1)
+
+    def check(self, *, vocab: int, time: int, ends: bool) -> None:
+        super().check(vocab=vocab, time=time, ends=ends)
+        check_beam("k", self.k, vocab=vocab, time=time)
 
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
@@ -173,6 +205,11 @@ class MinimumRisk(SearchObjective):
     metric: MetricName | Callable[..., float] = "hamming"
     include_gold: bool = False
     normalize: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("n", self.n, least=1)
+        limited("sharpness", self.sharpness, above=0)
 
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
@@ -234,6 +271,10 @@ class Reinforce(SearchObjective):
     metric: MetricName | Callable[..., float] = "hamming"
     gold_steps: Schedule = Constant(value=0.0)
     momentum: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("momentum", self.momentum, least=0, below=1)
 
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
@@ -311,6 +352,18 @@ class Distillation(Objective):
     load: Load
     temperature: float = 1.0
     cross_entropy: float = 0.0
+
+    def __post_init__(self) -> None:
+        limited("temperature", self.temperature, above=0)
+        limited("cross_entropy", self.cross_entropy, least=0)
+
+    def check(self, *, vocab: int, time: int, ends: bool) -> None:
+        import torch
+
+        decoder = frozen_teacher(self.load, self.teacher)(torch.ones(1, 1, dtype=torch.long))
+        outputs = len(decoder.embedding)
+        if outputs != vocab:
+            raise UserError(f"teacher {self.teacher} has {outputs} outputs, not {vocab}")
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"

@@ -112,6 +112,10 @@ def certificates(
         made = named.make(mlm, target)
     except ValueError as error:  # early rejection of a raw energy
         raise UserError(f"{kernel} with --energy {energy}: {error}") from error
+    except TypeError as error:
+        raise UserError(f"{kernel} takes no masked language model and energy: {error}") from error
+    if not isinstance(made, Kernel):
+        raise UserError(f"{kernel} returned a {type(made).__name__}, which is no Kernel")
     return certify(made, target, every_text(mlm, time=time), block=named.block, seed=seed)
 
 
@@ -124,6 +128,8 @@ def found(path: str) -> Make:
         )
     try:
         make: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"the kernel {path!r} cannot be loaded: {error}") from None
+    except Exception as error:  # the user's own code, which may fail in any way
+        raise UserError(f"the kernel {path!r} cannot be loaded: {error!r}") from error
+    if not callable(make):
+        raise UserError(f"the kernel {path!r} is a {type(make).__name__}, not a function")
     return make

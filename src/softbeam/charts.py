@@ -1,16 +1,14 @@
 """An analysis of runs (`analysis.analyze`) as plain text and as figures, the runs side by side."""
 
 import io
-import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from itertools import accumulate
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softbeam.errors import MissingExtra, UserError
-from softbeam.files import write_atomic
+from softbeam.errors import need
+from softbeam.files import require_writable, write_atomic
 
 STEPS = (1, 2, 3, 5, 10, 15, 20, 30)  # of the many steps, those that the table shows
 FEW = 10  # sentences: the figure leaves out steps that fewer have
@@ -246,11 +244,8 @@ def column_of(rows: Sequence[Measures], x: str, y: str) -> Points:
 
 def require(folder: Path) -> None:
     """Before anything long begins, a sentence about what would keep figures out of the folder."""
-    if find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "report")
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(f"{folder} cannot be written: {there} is no folder that can be written to")
+    need("matplotlib", "report")
+    require_writable(folder)
 
 
 def write_figures(found: Mapping[str, Any], folder: Path) -> list[Path]:

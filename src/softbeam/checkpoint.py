@@ -5,7 +5,7 @@ random states and the position in the data can never be of different moments.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(str(path), framework="pt") as file:
             facts = json.loads((file.metadata() or {})["facts"])
+            if not isinstance(facts, dict):
+                raise ValueError("its facts are no JSON object")
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a checkpoint that softbeam wrote: {error!r}") from None
 
 
@@ -50,21 +52,61 @@ def restore_training(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Any, rng: Generator
 ) -> None:
     """The inverse: the model, the optimizer and the generators as they were."""
-    for prefix, named in (
-        ("model", dict(model.named_parameters())),
-        ("buffer", dict(model.named_buffers())),
-    ):
-        for name, tensor in named.items():
-            saved = tensors.get(f"{prefix}.{name}")
-            if saved is None or saved.shape != tensor.shape:
-                found = "missing" if saved is None else f"of shape {tuple(saved.shape)}"
-                raise UserError(f"the checkpoint's {name} is {found}, not {tuple(tensor.shape)}")
-            tensor.copy_(saved)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, number, key = name.split(".")
-            state.setdefault(int(number), {})[key] = tensor
+    own: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
+    own |= {f"buffer.{name}": b for name, b in model.named_buffers()}
+    for name in tensors:
+        if name.startswith(("model.", "buffer.")) and name not in own:
+            raise UserError(f"the checkpoint has {name}, which is no part of the model")
+    for name, tensor in own.items():
+        tensor.copy_(fitting(tensors, name, tensor.shape))
+    state = optimizer_state(tensors, optimizer)
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
-    torch.set_rng_state(tensors["random.torch"])
-    rng.set_state(tensors["random.own"])
+    for name, restore in (("random.torch", torch.set_rng_state), ("random.own", rng.set_state)):
+        set_random(tensors, name, restore)
+
+
+def optimizer_state(tensors: Mapping[str, Tensor], optimizer: Any) -> dict[int, dict[str, Tensor]]:
+    """What Adam and AdamW keep of each parameter that has had a gradient, whole and in shape."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = {name.split(".")[1] for name in tensors if name.startswith("optimizer.")}
+    known = {str(number): parameter for number, parameter in enumerate(parameters)}
+    if foreign := sorted(kept - set(known)):
+        limit = f"there are {len(parameters)} parameters"
+        raise UserError(f"the checkpoint has optimizer.{foreign[0]}, but {limit}")
+    return {
+        int(number): {
+            key: fitting(tensors, f"optimizer.{number}.{key}", shape)
+            for key, shape in (
+                ("step", torch.Size()),
+                ("exp_avg", known[number].shape),
+                ("exp_avg_sq", known[number].shape),
+            )
+        }
+        for number in sorted(kept, key=int)
+    }
+
+
+def fitting(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
+    """A checkpoint's tensor, which has this shape and only finite numbers; or a sentence."""
+    saved = tensors.get(name)
+    if saved is None:
+        raise UserError(f"the checkpoint has no {name}, of shape {tuple(shape)}")
+    if saved.shape != shape:
+        raise UserError(
+            f"the checkpoint's {name} is of shape {tuple(saved.shape)}, not {tuple(shape)}"
+        )
+    if not bool(saved.isfinite().all()):
+        raise UserError(f"the checkpoint's {name} holds numbers that are not finite")
+    return saved
+
+
+def set_random(
+    tensors: Mapping[str, Tensor], name: str, restore: Callable[[Tensor], object]
+) -> None:
+    """Put a random state back, or say that it is none."""
+    if name not in tensors:
+        raise UserError(f"the checkpoint has no {name}, a random state")
+    try:
+        restore(tensors[name])
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"the checkpoint's {name} is no random state: {error}") from None

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from softbeam import charts
 from softbeam.config import RunConfig, Stage, to_yaml
-from softbeam.errors import UserError
+from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.evaluate import LOWER_IS_BETTER, evaluate_outputs, main_metric, problems
 from softbeam.evaluate import compare as paired
 from softbeam.report import write_report
@@ -49,6 +50,10 @@ def compare(
     go on: the command can be given again after anything.
     """
     refuse_twins(trials)
+    for seed in seeds:
+        limited("--seeds", seed, least=0, most=LARGEST_SEED)
+    charts.require(out)
+    trials[0].config.data.load().split(split)  # what is wrong is said before anything is trained
     starts = shared_starts(trials)
     scored: dict[str, list[Scored]] = {}
     references: list[Any] = []

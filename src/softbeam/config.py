@@ -3,11 +3,14 @@
 Nothing here loads torch: the command line shows all of it in a fraction of a second.
 """
 
+import inspect
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 import softbeam.baselines  # noqa: F401  (its objectives can be named)
@@ -15,7 +18,7 @@ import softbeam.masked_objectives  # noqa: F401  (likewise)
 from softbeam.costs import Cost
 from softbeam.data.tasks import Stress, Task
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, TARGET, UNK
-from softbeam.errors import UserError
+from softbeam.errors import LARGEST_SEED, UserError, limited, reason
 from softbeam.objectives import CrossEntropy, Objective
 from softbeam.schedules import Schedule
 
@@ -60,6 +63,15 @@ class Lstm(Model):
     dropout: float = 0.0
     tied: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("embedding", "label_embedding", "hidden", "layers"):
+            limited(name, getattr(self, name), least=1)
+        limited("dropout", self.dropout, least=0, below=1)
+        labels = self.label_embedding or self.embedding
+        if self.tied and self.attention == "fixed" and self.hidden != labels:
+            limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
+            raise UserError(f"tied true: {limit}")
+
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         from softbeam.models.lstm import Seq2Seq
 
@@ -89,11 +101,23 @@ class Transformer(Model):
     dropout: float = 0.2
     norm_first: bool = True
 
+    def __post_init__(self) -> None:
+        check_transformer(self)
+
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         from softbeam.models.transformer import TransformerSeq2Seq
 
         knobs = {f.name: getattr(self, f.name) for f in fields(self)}
         return TransformerSeq2Seq(source_vocab, target_vocab, **knobs)
+
+
+def check_transformer(model: "Transformer | Cmlm") -> None:
+    for name in ("width", "layers", "heads", "hidden"):
+        limited(name, getattr(model, name), least=1)
+    limited("longest", model.longest, least=2)  # a token and a length, or an end mark
+    limited("dropout", model.dropout, least=0, below=1)
+    if model.width % model.heads:
+        raise UserError(f"heads {model.heads}: must divide the width, {model.width}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +145,10 @@ class Cmlm(Model):
     dropout: float = 0.2
     norm_first: bool = True
     eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_transformer(self)
+        limited("eps", self.eps, above=0)
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         from softbeam.models.cmlm import ConditionalMlm
@@ -175,6 +203,19 @@ class Search:
     seed: int = 0
     candidates: int = 5
     iterations: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "candidates", "iterations", "top_k"):
+            limited(f"--{name}", getattr(self, name), least=1)
+        for name in ("alpha", "temperature"):
+            limited(f"--{name}", getattr(self, name), above=0)
+        for name in ("max_ratio", "max_extra"):
+            limited(f"--{name}", getattr(self, name), least=0)
+        limited("--top_p", self.top_p, above=0, most=1)
+        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
+        if not 1 <= self.nbest <= self.width:
+            limit = f"must be from 1 to {self.width} with {self.method}"
+            raise UserError(f"--nbest {self.nbest}: {limit}")
 
     @property
     def width(self) -> int:
@@ -272,10 +313,24 @@ def run_parser(default: RunConfig, parser: P) -> P:
 
 def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
     """The parsed values as a checked `RunConfig`."""
-    made = parser.instantiate(parsed)
+    try:
+        made = parser.instantiate(parsed)
+    except (ValueError, TypeError) as error:  # a limit of a class, after the parser's words
+        raise UserError(reason(error)) from None
     config = RunConfig(**{f.name: made[f.name] for f in fields(RunConfig)})
     check(config)
     return config
+
+
+def objective_names() -> dict[str, str]:
+    """The classes of the objectives by their short names: direct-loss is DirectLoss."""
+
+    def below(kind: type) -> list[type]:
+        own: list[type] = kind.__subclasses__()
+        return [*own, *(each for one in own for each in below(one))]
+
+    names = [kind.__name__ for kind in below(Objective) if not inspect.isabstract(kind)]
+    return {re.sub("(?<!^)(?=[A-Z])", "-", name).lower(): name for name in names}
 
 
 SEARCHES = "mask-predict is for conditional masked language models, and they for it"
@@ -283,25 +338,28 @@ SEARCHES = "mask-predict is for conditional masked language models, and they for
 
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
-    positive: dict[str, float] = {
-        "restarts": config.restarts,
-        "threads": config.threads,
-        "beam": config.select.beam,
-        "log_every": config.log_every,
-        "checkpoint_every": config.checkpoint_every,
-    }
-    for name, stage in (("pretrain", config.pretrain), ("finetune", config.finetune)):
-        positive |= {f"{name}.tokens": stage.tokens, f"{name}.accumulation": stage.accumulation}
-        positive |= {f"{name}.lr": stage.lr, f"{name}.clip": stage.clip}
-    for option, value in positive.items():
-        if not value > 0:
-            raise UserError(f"--{option} {value}: must be above 0")
+    for name in ("restarts", "threads", "log_every", "checkpoint_every"):
+        limited(f"--{name}", getattr(config, name), above=0)
+    limited("--seed", config.seed, least=0, most=LARGEST_SEED)
+    for name in ("pretrain", "finetune"):
+        check_stage(name, getattr(config, name), config.model)
     if (config.select.method == "mask-predict") == config.model.left_to_right:
         raise UserError(f"--select.method {config.select.method}: {SEARCHES}")
     if not config.model.left_to_right and config.data.kind == "tagging":
         raise UserError("a conditional masked language model has lengths to predict: not for tags")
     if not config.stages:
         raise UserError("nothing to train: both stages have no objective or no epochs")
+
+
+def check_stage(name: str, stage: Stage, model: Model) -> None:
+    for field in ("tokens", "accumulation", "lr", "clip", "plateau"):
+        limited(f"--{name}.{field}", getattr(stage, field), above=0)
+    for field in ("epochs", "warmup", "weight_decay"):
+        limited(f"--{name}.{field}", getattr(stage, field), least=0)
+    limited(f"--{name}.patience", stage.patience, least=1)
+    if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
+        kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
+        raise UserError(f"--{name}.objective: {kinds}")
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -316,15 +374,20 @@ def from_yaml(path: Path) -> RunConfig:
     """A run read from its file, or a sentence that says what is wrong with it."""
     if not path.is_file():
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
+    check_yaml(path)
     parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
     try:
         return to_run(parser, parser.parse_args(["--config", str(path)]))
-    except UserError:
-        raise
     except Exception as error:
-        raise UserError(f"{path} is not a run configuration: {first_sentence(error)}") from None
+        raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
 
 
-def first_sentence(error: Exception) -> str:
-    """An error's text on one line."""
-    return " ".join(str(error).split())
+def check_yaml(path: Path) -> None:
+    """A UserError that names a file which holds no YAML mapping."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise UserError(f"{path} is not a run configuration: expected a mapping, found a {kind}")

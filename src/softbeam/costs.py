@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from softbeam.errors import limited
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Cost(ABC):
     """A cost for every token at every position of a batch's targets."""
+
+    def check(self, vocab: int) -> None:
+        """A UserError if it is not for so many tokens."""
+        return
 
     @abstractmethod
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor": ...
@@ -42,6 +48,9 @@ class DoubledO(Cost):
 
     label: int = 0
 
+    def check(self, vocab: int) -> None:
+        limited("label", self.label, least=0, below=vocab)
+
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
         cost = mismatch(batch.target, vocab)
         cost[:, :, self.label] *= 2
@@ -61,6 +70,10 @@ class Windowed(Cost):
 
     width: int = 1
     penalty: float = 0.5
+
+    def __post_init__(self) -> None:
+        limited("width", self.width, least=0)
+        limited("penalty", self.penalty, least=0)
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
         import torch

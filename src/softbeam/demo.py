@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from softbeam import charts
 from softbeam.config import Lstm, RunConfig, Search
 from softbeam.data.tasks import GraphemeToPhoneme, Stress
 from softbeam.evaluate import evaluate, main_metric
@@ -32,6 +33,7 @@ def experiments(words: int) -> list[tuple[str, str, RunConfig]]:
 
 def demo(out: Path, *, words: int, quiet: bool) -> list[dict[str, Any]]:
     """Train, decode the test split greedily and with a beam, print the table, write the report."""
+    charts.require(out)
     started = time.monotonic()
     rows = []
     for task, model, config in experiments(words):

@@ -13,7 +13,7 @@ from typing import Any
 
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.energy_experiments import ALL, SYNTHETIC, Data, Fit, Method, run
-from softbeam.errors import MissingExtra, UserError
+from softbeam.errors import UserError
 from softbeam.grid import Result, key, run_grid, settings
 
 Finished = list[tuple[Fit, Result]]
@@ -424,10 +424,8 @@ def panel_text(panel: Mapping[str, Any]) -> str:
 
 def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """The figure as PNG and SVG."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "report") from None
+    from matplotlib.figure import Figure
+
     chart = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
     styles = zip(LINES.items(), ("tab:blue", "tab:gray", "tab:red", "tab:purple"), strict=True)
     colors = {method: (label, color) for (method, label), color in styles}

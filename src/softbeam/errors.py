@@ -1,6 +1,7 @@
 """The one exception that the command line turns into a sentence and exit code 2."""
 
 import math
+from importlib.util import find_spec
 
 
 class UserError(Exception):
@@ -22,6 +23,15 @@ class MissingExtra(UserError):
         super().__init__(f"{package} is not installed: pip install 'softbeam[{extra}]'")
 
 
+def need(package: str, extra: str) -> None:
+    """A `MissingExtra` if the package is not there, before anything long begins."""
+    if find_spec(package) is None:
+        raise MissingExtra(package, extra)
+
+
+LARGEST_SEED = 2**32 - 1  # numpy's
+
+
 def limited(
     name: str,
     value: float | None,
@@ -40,3 +50,15 @@ def limited(
     limits = {"at least": least, "above": above, "at most": most, "below": below}
     said = " and ".join(f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x))
     raise UserError(f"{name} {value}: must be {said or 'finite'}")
+
+
+UNION = "Does not validate against any of the Union subtypes"  # how jsonargparse begins such a list
+
+
+def reason(error: BaseException) -> str:
+    """An error's text on one line; of a list of what no type of a union took, the first entry."""
+    first, deepest = (str(error).splitlines() or [""])[0], error
+    while UNION in str(deepest) and deepest.__cause__ is not None:
+        deepest = deepest.__cause__
+    head = first if deepest is not error and UNION not in first else ""
+    return " ".join(f"{head} {deepest}".split())

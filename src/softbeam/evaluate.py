@@ -14,8 +14,9 @@ from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
 from softbeam.decoders import Forbidding, LocallyNormalized, forced_scores
-from softbeam.errors import UserError
+from softbeam.errors import UserError, limited
 from softbeam.mask_predict import mask_predict_decode
+from softbeam.objectives import check_beam
 from softbeam.relax import soft_beam_decode
 from softbeam.search import beam_search, greedy, sample
 from softbeam.types import Batch, Decoder, Hypotheses
@@ -55,14 +56,37 @@ def searched(decoder: Decoder, search: Search, codec: Codec) -> Decoder:
     return LocallyNormalized(bound) if search.normalize else bound
 
 
-def length_limits(source_lengths: Tensor, search: Search, codec: Codec) -> Tensor:
-    """The longest output of each source; without an end mark every output is as long as it."""
+def longest(model: nn.Module) -> int | None:
+    """The largest number of tokens on each side of a model; None where there is no limit."""
+    return getattr(model, "longest", None)
+
+
+def check_lengths(what: str, examples: Sequence[Encoded], model: nn.Module) -> None:
+    """A UserError that names an example which is longer than the model."""
+    limit = longest(model)
+    if limit is None:
+        return
+    for number, example in enumerate(examples, 1):
+        if (size := max(len(example.source), len(example.target))) > limit:
+            raise UserError(f"{what} {number} has {size} tokens; the model's limit is {limit}")
+
+
+def length_limits(
+    source_lengths: Tensor, search: Search, codec: Codec, most: int | None = None
+) -> Tensor:
+    """The longest output of each source, at most that of the model.
+
+    Without an end mark every output is as long as its source.
+    """
     if codec.id(EOS) is None:
         return source_lengths
-    return (source_lengths * search.max_ratio).long() + search.max_extra
+    limits = (source_lengths * search.max_ratio).long() + search.max_extra
+    return limits.clamp(min=1, max=most)
 
 
-def searcher(search: Search, codec: Codec) -> Callable[[Any, Tensor], Hypotheses]:
+def searcher(
+    search: Search, codec: Codec, most: int | None = None
+) -> Callable[[Any, Tensor], Hypotheses]:
     """The search as a function of a model bound to its sources and of the source lengths."""
     eos = codec.id(EOS)
     rng = torch.Generator().manual_seed(search.seed)
@@ -71,6 +95,7 @@ def searcher(search: Search, codec: Codec) -> Callable[[Any, Tensor], Hypotheses
         if (search.method == "mask-predict") == isinstance(decoder, Decoder):
             raise UserError(f"--search {search.method}: {SEARCHES}")
         if search.method == "mask-predict":
+            check_candidates(search, decoder)
             return mask_predict_decode(
                 decoder,
                 decoder.length_scores,
@@ -78,7 +103,7 @@ def searcher(search: Search, codec: Codec) -> Callable[[Any, Tensor], Hypotheses
                 iterations=search.iterations,
                 nbest=search.nbest,
             )
-        limits = length_limits(source_lengths, search, codec)
+        limits = length_limits(source_lengths, search, codec, most)
         if search.method == "soft-beam":  # nothing is forbidden: no infinities in relaxed code
             return soft_search(decoder, search, limits, eos)
         bound = searched(decoder, search, codec)
@@ -104,6 +129,21 @@ def searcher(search: Search, codec: Codec) -> Callable[[Any, Tensor], Hypotheses
         )
 
     return run
+
+
+def check_width(
+    search: Search, examples: Sequence[Encoded], codec: Codec, most: int | None
+) -> None:
+    """A UserError if a beam is wider than all outputs of the longest source are many."""
+    if "beam" in search.method and examples:
+        sizes = torch.tensor([max(len(example.source) for example in examples)])
+        time = int(length_limits(sizes, search, codec, most))
+        check_beam("--beam", search.beam, vocab=len(codec), time=time)
+
+
+def check_candidates(search: Search, masked: Any) -> None:
+    possible = masked.length_scores.shape[1] - 1  # a text has at least one token
+    limited("--candidates", search.candidates, most=possible)
 
 
 def soft_search(decoder: Decoder, search: Search, limits: Tensor, eos: int | None) -> Hypotheses:
@@ -136,7 +176,9 @@ def decode(
 ) -> list[list[Output]]:
     """For each source, in order, its outputs, best first; leaves the model in eval mode."""
     encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
-    find = searcher(search, codecs.target)
+    check_lengths("source", encoded, model)
+    check_width(search, encoded, codecs.target, longest(model))
+    find = searcher(search, codecs.target, longest(model))
     device = next(model.parameters()).device
     outputs: list[list[Output]] = [[] for _ in sources]
     model.eval()

@@ -1,13 +1,15 @@
 """Figures of the papers that need no training: drawn from a small model, the same every time."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from softbeam.errors import MissingExtra, UserError
+from softbeam.errors import UserError, need
 from softbeam.feedback import hard_argmax, mixed_scores, soft_argmax_embedding
+from softbeam.files import require_writable, write_atomic
 from softbeam.models.lstm import Seq2Seq
 from softbeam.types import Batch
 
@@ -56,13 +58,16 @@ def along_a_line(
 
 def figure_3_1(out: Path) -> Path:
     """Thesis Figure 3.1: the discontinuous objective and its continuous relaxations."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "report") from None
+    need("matplotlib", "report")
+    require_writable(out.parent)
+    from matplotlib.figure import Figure
+
     torch.set_num_threads(1)
-    where, losses = along_a_line((None, 1.0, 10.0))
     chart = Figure(figsize=(7, 3.6), layout="constrained")
+    form, forms = out.suffix.removeprefix("."), chart.canvas.get_supported_filetypes()
+    if form not in forms:
+        raise UserError(f"{out}: no figure of the form {form!r}; there are {', '.join(forms)}")
+    where, losses = along_a_line((None, 1.0, 10.0))
     axes = chart.add_subplot()
     colors = ("tab:red", "tab:blue", "tab:purple")
     for (alpha, values), color in zip(losses.items(), colors, strict=True):
@@ -76,9 +81,7 @@ def figure_3_1(out: Path) -> Path:
     axes.set_ylabel("loss of the target")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        chart.savefig(out, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the figure to {out}: {error}") from None
+    data = io.BytesIO()
+    chart.savefig(data, format=form, dpi=150)
+    write_atomic(out, data.getvalue())
     return out

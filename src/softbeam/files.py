@@ -32,6 +32,13 @@ def write_atomic(target: Path, data: bytes) -> None:
             part.unlink()
 
 
+def require_writable(folder: Path) -> None:
+    """A UserError, before anything long begins, if nothing can be written to the folder."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"{folder} cannot be written: {there} is no folder that can be written to")
+
+
 def write_text(target: Path, text: str) -> None:
     """The same for text, in UTF-8."""
     write_atomic(target, text.encode("utf-8"))

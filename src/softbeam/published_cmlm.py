@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from softbeam.config import PublishedCmlm, RunConfig, Search, Stage, to_yaml
+from softbeam.data.readers import read_texts
 from softbeam.data.tasks import Translation
 from softbeam.data.vocabulary import Vocabulary, save_codec
 from softbeam.errors import UserError
-from softbeam.files import write_text
+from softbeam.files import require_writable, write_text
 from softbeam.masked_objectives import UniformMasking
 from softbeam.pretrained import weights
 from softbeam.runs import CONFIG, METRICS, SUMMARY, environment, save_weights
@@ -40,19 +41,23 @@ def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -
     """
     state, args = read(checkpoint)
     source, target = vocabulary(source_dict), vocabulary(target_dict)
+    require_writable(out)
     for name, side in (("encoder", source), ("decoder", target)):
-        rows = len(state[f"{name}.embed_tokens.weight"])
+        rows = len(state.get(f"{name}.embed_tokens.weight", ()))
         if rows != len(side):
             raise UserError(f"{checkpoint}: {rows} {name} embeddings, but {len(side)} tokens")
-    config = RunConfig(
-        data=Translation(subwords=0),
-        model=shape(state, args),
-        pretrain=Stage(objective=UniformMasking(), epochs=1),
-        select=Search(method="mask-predict"),
-    )
-    model = config.model.build(len(source), len(target))
-    model.load_state_dict(renamed(state, config.model))
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        config = RunConfig(
+            data=Translation(subwords=0),
+            model=shape(state, args),
+            pretrain=Stage(objective=UniformMasking(), epochs=1),
+            select=Search(method="mask-predict"),
+        )
+        model = config.model.build(len(source), len(target))
+        model.load_state_dict(renamed(state, config.model))
+    except (UserError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        said = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise UserError(f"{checkpoint} does not fit its arguments: {said[:300]}") from None
     save_codec(source, out / "source.json")
     save_codec(target, out / "target.json")
     save_weights(model, out / "model.safetensors")
@@ -70,9 +75,9 @@ def read(checkpoint: Path) -> tuple[State, Mapping[str, Any]]:
         state, args = content["model"], vars(content["args"])
     except OSError as error:
         raise UserError(f"{checkpoint} cannot be read: {error}") from None
-    except Exception as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"{checkpoint} is not a fairseq checkpoint: {first}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{checkpoint} is not a fairseq checkpoint: {error}") from None
+    check_tensors(checkpoint, state)
     if not str(args.get("arch", "")).startswith(ARCHITECTURE):
         raise UserError(f"{checkpoint}: arch {args.get('arch')!r}, but {ARCHITECTURE} is needed")
     if "decoder.embed_out" in state:
@@ -80,16 +85,26 @@ def read(checkpoint: Path) -> tuple[State, Mapping[str, Any]]:
     return state, args
 
 
+def check_tensors(checkpoint: Path, state: Any) -> None:
+    """A UserError if the weights are not finite tensors by name."""
+    if not isinstance(state, Mapping):
+        kind = type(state).__name__
+        raise UserError(f"{checkpoint} is not a fairseq checkpoint: its model is a {kind}")
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor) or not bool(tensor.isfinite().all()):
+            raise UserError(f"{checkpoint}: {name} is no tensor of finite numbers")
+
+
 def vocabulary(path: Path) -> Vocabulary:
     """A dictionary file, its own specials in our order before its tokens."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    lines = read_texts(path)
     for number, line in enumerate(lines, 1):
         if not line.rpartition(" ")[0]:
             raise UserError(f"{path}, line {number}: expected 'token count', found {line!r}")
-    return Vocabulary([line.rpartition(" ")[0] for line in lines], PublishedCmlm.specials)
+    try:
+        return Vocabulary([line.rpartition(" ")[0] for line in lines], PublishedCmlm.specials)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def shape(state: State, args: Mapping[str, Any]) -> PublishedCmlm:

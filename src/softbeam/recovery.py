@@ -13,7 +13,7 @@ from softbeam.config import Search
 from softbeam.data.batches import in_order
 from softbeam.data.readers import Example
 from softbeam.data.vocabulary import EOS
-from softbeam.evaluate import Codecs, encode, length_limits, searched
+from softbeam.evaluate import Codecs, encode, length_limits, longest, searched
 from softbeam.ops import length_mask
 from softbeam.search import beam_search
 from softbeam.types import Decoder, Hypotheses
@@ -155,7 +155,7 @@ def gold_fates(
             batch.target.masked_fill(~batch.mask, -1).to(device),
             k=search.beam,
             lengths=torch.tensor(lengths, device=device),
-            limits=length_limits(sizes, search, codecs.target),
+            limits=length_limits(sizes, search, codecs.target, longest(model)),
             eos=eos,
             length_penalty=search.length_penalty,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from softbeam.errors import MissingExtra, UserError
+from softbeam.errors import UserError, need
 from softbeam.files import read_object, write_text
 from softbeam.runs import CONFIG, METRICS, read_metrics, read_summary
 
@@ -18,6 +18,7 @@ def write_report(
     folders: Sequence[Path], out: Path, *, title: str = "softbeam", table: Sequence[Any] = ()
 ) -> Path:
     """The page about all runs in the folders; text in it is escaped. Returns its path."""
+    need("matplotlib", "report")
     runs = [describe(folder) for folder in find_runs(folders)]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
@@ -63,10 +64,8 @@ def read_config(path: Path) -> str:
 
 def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Figures of all runs against updates: training loss, and each metric on dev, as SVG."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra("matplotlib", "report") from None
+    import matplotlib
+
     matplotlib.use("Agg")
     loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
     made = [("Training loss", "loss", loss)]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from softbeam.errors import UserError
-from softbeam.files import write_text
+from softbeam.errors import UserError, need
+from softbeam.files import require_writable, write_text
 
 TRAINING = {
     "table-3.1": "scheduled sampling, hard and soft, on named entities and translation",
@@ -71,6 +71,9 @@ def reproduce(
     for name, count in (("seeds", seeds), ("jobs", jobs)):
         if count < 1:
             raise UserError(f"--{name} {count}: must be at least 1")
+    if what.startswith("figure"):
+        need("matplotlib", "report")
+    require_writable(out)
     import torch
 
     from softbeam import energy_tables, figures, sampling_tables, training_tables

@@ -20,7 +20,9 @@ import torch
 from softbeam import __version__
 from softbeam.chains import Record
 from softbeam.checkpoint import load_checkpoint, save_checkpoint
-from softbeam.errors import Interrupted, UserError
+from softbeam.errors import Interrupted, UserError, limited
+from softbeam.files import Types, json_object, read_rows
+from softbeam.masking import may_stand
 from softbeam.models.hf_mlm import HfMaskedLM
 from softbeam.progress import Progress
 from softbeam.sampling import Sampler, sample, sampler
@@ -75,18 +77,20 @@ def write_samples(
     chains = [sampler(mlm, texts, config) for texts in groups]  # what is wrong is said at once
     tensors, facts = begin(out, header, resume=resume)
     rng = torch.Generator().manual_seed(config.seed)
-    if tensors:
-        rng.set_state(tensors.pop("random"))
     sweep, total = facts["sweep"], len(groups) * config.sweeps
+    state = None
+    if tensors:
+        check_place(facts, len(groups), config.sweeps, checkpoint_of(out))
+        state = resumed(tensors, mlm, chains[facts["group"]], rng, checkpoint_of(out))
     with (
         out.open("r+b") as file,
         Progress("sample", total, quiet=quiet) as progress,
         stopping() as stop,
     ):
         progress.skip(facts["group"] * config.sweeps + sweep)
+        file.truncate(facts["bytes"])
         writer = Writer(file, checkpoint_of(out), header, facts, every)
         for group in range(facts["group"], len(groups)):
-            state = ChainState(**tensors) if tensors else None
             for record in sample(chains[group], rng, state=state, first=sweep):
                 rows = sample_rows(mlm, chains[group], record, config, group)
                 writer.write(rows, group, record, rng, now=bool(stop))
@@ -95,7 +99,7 @@ def write_samples(
                     raise Interrupted(
                         stop[0], f"stopped after a whole sweep; --resume goes on with {out}"
                     )
-            tensors, sweep = {}, 0
+            state, sweep = None, 0
         return writer.seconds()
 
 
@@ -183,16 +187,16 @@ def begin(
     out: Path, header: Header, *, resume: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The file as it is to be gone on with: tensors and facts of its checkpoint, if it has one."""
-    fresh = {"group": 0, "sweep": 0, "seconds": 0.0}
+    fresh = {"group": 0, "sweep": 0, "seconds": 0.0, "bytes": len(as_line(header))}
     checkpoint = checkpoint_of(out)
     if resume and out.exists():
         same_settings(out, read_header(out), header)
         if checkpoint.exists():
             tensors, facts = load_checkpoint(checkpoint)
+            check_facts(checkpoint, facts)
             same_settings(checkpoint, facts["header"], header)
             if out.stat().st_size < facts["bytes"]:
                 raise UserError(f"{out} is shorter than its checkpoint says: {facts['bytes']}")
-            os.truncate(out, facts["bytes"])
             return tensors, facts
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -201,6 +205,47 @@ def begin(
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     return {}, fresh
+
+
+def check_place(facts: dict[str, Any], groups: int, sweeps: int, checkpoint: Path) -> None:
+    """A UserError if a checkpoint is of a place behind the end."""
+    limited(f"{checkpoint}: group", facts["group"], below=groups)
+    limited(f"{checkpoint}: sweep", facts["sweep"], most=sweeps)
+
+
+def check_facts(checkpoint: Path, facts: dict[str, Any]) -> None:
+    """A UserError if the facts are not those of a moment between two sweeps."""
+    counts = [facts.get(name) for name in ("group", "sweep", "bytes")]
+    right = all(isinstance(count, int) and count >= 0 for count in counts)
+    seconds = facts.get("seconds")
+    if not (right and isinstance(seconds, int | float) and isinstance(facts.get("header"), dict)):
+        found = {name: value for name, value in facts.items() if name != "header"}
+        raise UserError(f"{checkpoint} holds no moment of a sampling: {found}")
+
+
+def resumed(
+    tensors: dict[str, torch.Tensor],
+    mlm: HfMaskedLM,
+    chains: Sampler,
+    rng: torch.Generator,
+    checkpoint: Path,
+) -> ChainState:
+    """The chains as a checkpoint has them, and the generator as it was; or a sentence."""
+    like = chains.tokens
+    try:
+        state = ChainState(tensors["tokens"], tensors["energy"])
+        shapes = (state.tokens.shape, state.tokens.dtype, state.energy.shape)
+        if shapes != (like.shape, like.dtype, like.shape[:1]):
+            raise ValueError(
+                f"chains of shape {tuple(state.tokens.shape)}, not {tuple(like.shape)}"
+            )
+        kept = torch.where(chains.free, may_stand(state.tokens, mlm.allowed), state.tokens == like)
+        if not bool(kept.all()) or not bool(state.energy.isfinite().all()):
+            raise ValueError("its chains are none of these texts")
+        rng.set_state(tensors["random"])
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(f"{checkpoint} cannot be gone on from: {error}") from None
+    return state
 
 
 def as_line(value: dict[str, Any]) -> bytes:
@@ -213,7 +258,7 @@ def same_settings(path: Path, found: Header, wanted: Header) -> None:
         if found.get(name) == value:
             continue
         if name == "settings":
-            before = found.get(name, {})
+            before = dict(found.get(name, {}))
             name = next(key for key in value if before.get(key) != value[key])
             found, value = before, value[name]
         raise UserError(
@@ -224,22 +269,31 @@ def same_settings(path: Path, found: Header, wanted: Header) -> None:
 
 # Reading
 
+HEADER: Types = {"settings": dict, "texts": list}
+NUMBER = (int, float)
+ROW: Types = {"index": int, "chain": int, "phase": str, "energy": NUMBER, "text": str}
+COUNTED: Types = dict.fromkeys(("proposals", "accepted", "repeated", "novel", "stuck"), NUMBER)
+
 
 def read_header(path: Path) -> Header:
     """The first line of a file of samples, or a sentence."""
     try:
-        with path.open(encoding="utf-8") as file:
-            header = json.loads(file.readline())
-        if "texts" not in header:
-            raise ValueError("no texts")
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is not a file of samples: {error}") from None
-    return dict(header)
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    header = json_object(line, f"{path} is not a file of samples", HEADER)
+    if lacking := [name for name in HEADER if name not in header]:
+        raise UserError(f"{path} is not a file of samples: its first line has no {lacking[0]}")
+    return header
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file of samples."""
-    with path.open(encoding="utf-8") as file:
-        next(file)
-        for line in file:
-            yield json.loads(line)
+    types = {**ROW, **COUNTED}
+    rows = read_rows(path, what := "a row of samples", types)
+    next(rows)
+    for number, row in enumerate(rows, 2):
+        if lacking := [name for name in types if name not in row]:
+            raise UserError(f"{path}, line {number}, is not {what}: it has no {lacking[0]}")
+        yield row

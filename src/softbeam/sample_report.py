@@ -14,10 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from softbeam.diagnostics import mixing, unique_ratio
-from softbeam.files import write_atomic, write_text
+from softbeam.errors import UserError
+from softbeam.files import Types, read_object, write_atomic, write_text
 from softbeam.sample_files import Header, checkpoint_of, read_samples, same_settings
 
 RATES = {"accepted": "accept", "repeated": "self", "novel": "novel", "stuck": "stuck"}
+SUMMARY: Types = {"header": dict, "samples": str, "seconds": (int, float), "texts": list}
 MOST_TEXTS = 6  # in one figure
 HIGH = 1.05  # R-hat above which chains disagree
 
@@ -166,7 +168,10 @@ def finished(out: Path, header: Header) -> dict[str, Any] | None:
     """The summary of a file that is whole and of the same settings, if it is there."""
     if not (out.exists() and summary_of(out).exists()) or checkpoint_of(out).exists():
         return None
-    made: dict[str, Any] = json.loads(summary_of(out).read_text(encoding="utf-8"))
+    path = summary_of(out)
+    made = read_object(path, what := "the summary of a file of samples", SUMMARY)
+    if lacking := [name for name in SUMMARY if name not in made]:
+        raise UserError(f"{path} is not {what}: it has no {lacking[0]}")
     same_settings(out, made["header"], header)
     return made
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from softbeam.errors import UserError
+from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.schedules import Constant, Linear, Schedule
 
 
@@ -72,8 +72,8 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         for name in ("chains", "sweeps", "rows", "at_once"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: must be at least 1")
+            limited(flag(name), getattr(self, name), least=1)
+        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
         for name in ("temperature", "proposal_temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{flag(name)} {getattr(self, name)}: must be above 0")

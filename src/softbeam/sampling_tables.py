@@ -13,7 +13,7 @@ from typing import Any, Literal
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.config import Cmlm, RunConfig
 from softbeam.energy_tables import aligned, number, summary
-from softbeam.errors import MissingExtra, UserError
+from softbeam.errors import UserError
 from softbeam.grid import Result, key, run_grid, settings
 from softbeam.recipes import masked_g2p
 from softbeam.sampling_experiments import Sampling, sample, weights_of
@@ -305,10 +305,8 @@ def against_mask_predict(done: Done, kind: str, energy: str) -> list[Judged]:
 
 def draw(what: str, done: Done, kind: str, folder: Path) -> list[Path]:
     """Lines by the sweep, a band of one standard deviation over the repetitions."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "report") from None
+    from matplotlib.figure import Figure
+
     panels = {
         "figure-6.2": ("energy", "quality"),
         "figure-6.3": ("accept", "energy"),

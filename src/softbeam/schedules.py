@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from softbeam.errors import UserError, limited
+
 
 class Moment(NamedTuple):
     """When an objective is called: passes over the data and optimizer steps made so far."""
@@ -32,6 +34,10 @@ class Schedule(ABC):
     @abstractmethod
     def at(self, t: int) -> float:
         """The value after t units."""
+
+    def stays_positive(self) -> bool:
+        """Whether no value is 0 or below, however long training takes: here, the first."""
+        return self.at(0) > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,9 @@ class Exponential(Schedule):
     growth: float = 1.3
     ceiling: float = 1e4
 
+    def __post_init__(self) -> None:
+        limited("growth", self.growth, above=0)
+
     def at(self, t: int) -> float:
         return min(self.ceiling, self.start * math.exp(min(t * math.log(self.growth), 700.0)))
 
@@ -78,6 +87,12 @@ class Linear(Schedule):
     floor: float = 0.0
     ceiling: float = 1e4
 
+    def __post_init__(self) -> None:
+        limited("floor", self.floor, most=self.ceiling)
+
+    def stays_positive(self) -> bool:
+        return self.floor > 0 or (self.slope >= 0 and min(self.start, self.ceiling) > 0)
+
     def at(self, t: int) -> float:
         return max(self.floor, min(self.ceiling, self.start + self.slope * t))
 
@@ -94,5 +109,14 @@ class InverseSigmoid(Schedule):
 
     k: float = 10.0
 
+    def __post_init__(self) -> None:
+        limited("k", self.k, above=0)
+
     def at(self, t: int) -> float:
         return self.k / (self.k + math.exp(min(t / self.k, 700.0)))
+
+
+def positive(name: str, schedule: Schedule) -> None:
+    """A UserError that names a schedule which comes to 0 or below."""
+    if not schedule.stays_positive():
+        raise UserError(f"{name} {schedule}: must stay above 0")

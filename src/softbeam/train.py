@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
 from accelerate import Accelerator
@@ -24,10 +23,18 @@ from softbeam.checkpoint import (
     training_tensors,
 )
 from softbeam.config import RunConfig, Stage, to_yaml
-from softbeam.data.batches import Batches, Position
+from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.tasks import Corpus
-from softbeam.errors import Interrupted, MissingExtra, UserError
-from softbeam.evaluate import Codecs, encode, evaluate, log_z, main_metric
+from softbeam.data.vocabulary import EOS
+from softbeam.errors import Interrupted, UserError, need
+from softbeam.evaluate import (
+    Codecs,
+    check_lengths,
+    encode,
+    evaluate,
+    log_z,
+    main_metric,
+)
 from softbeam.files import write_text
 from softbeam.objectives import Objective
 from softbeam.progress import Progress
@@ -137,9 +144,9 @@ def train_once(
     model = config.model.build(len(codecs.source), len(codecs.target))
     if warm:
         load_weights(model, warm / WEIGHTS)
+    trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
     if not resume:
         write_start(out, config, codecs, corpus)
-    trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
     best = trainer.run()
     summary = {
         "metric": best.metric,
@@ -154,15 +161,44 @@ def train_once(
     return summary
 
 
+def check_fit(
+    config: RunConfig, codecs: Codecs, model: nn.Module, examples: dict[str, list[Encoded]]
+) -> None:
+    """A UserError, before anything is written, if examples are not for the model or objective."""
+    for name, part in examples.items():
+        check_lengths(f"{name} example", part, model)
+    longest = max(len(example.target) for example in examples["training"])
+    ends = codecs.target.id(EOS) is not None
+    for _, stage in config.stages:
+        assert stage.objective is not None
+        stage.objective.check(vocab=len(codecs.target), time=longest, ends=ends)
+
+
 def same_run(config: RunConfig, out: Path) -> None:
     """Refuse to go on with other settings than those the run began with."""
-    if (out / CONFIG).read_text(encoding="utf-8") != to_yaml(config):
+    if (out / CONFIG).read_bytes() != to_yaml(config).encode():
         raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
 
 
 def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
     write_text(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
+    """The point that a checkpoint's facts are, or a sentence."""
+    try:
+        point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
+        counts = (point.stage, point.epoch, point.groups, point.update, point.logged)
+        right = all(isinstance(count, int) and count >= 0 for count in counts)
+        numbers = [point.slower, point.seconds, point.best.score, *point.loss]
+        if not right or not all(isinstance(x, int | float) for x in numbers):
+            raise ValueError(f"counts {counts}, numbers {numbers}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} holds no moment of a training: {error!r}") from None
+    if point.stage >= stages:
+        raise UserError(f"{path} is of stage {point.stage + 1}, but there are {stages}")
+    return point
 
 
 class Trainer:
@@ -186,7 +222,8 @@ class Trainer:
             quiet,
         )
         self.examples = encode(corpus.split("train"), codecs)
-        dev = encode(corpus.splits.get("dev", []), codecs)
+        dev = encode(corpus.split("dev"), codecs)
+        check_fit(config, codecs, model, {"training": self.examples, "dev": dev})
         probes = {"train": self.examples[: max(len(dev), 1)], "dev": dev}
         self.probes = probes if config.model.left_to_right else {}  # log Z is of a step's scores
         self.accelerator = accelerator(config, out)
@@ -199,9 +236,9 @@ class Trainer:
         path, tensors, point = self.out / CHECKPOINT, None, Point()
         if path.exists():
             tensors, facts = load_checkpoint(path)
-            point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
+            point = point_of(facts, path, stages=len(self.config.stages))
             self.started -= point.seconds
-        self.log_file = (self.out / METRICS).open("r+", encoding="utf-8")
+        self.log_file = self.open_log(point.logged)
         self.log_file.truncate(point.logged)
         self.log_file.seek(point.logged)
         with stopping() as stop:
@@ -215,6 +252,15 @@ class Trainer:
         self.log_file.close()
         self.accelerator.end_training()
         return best
+
+    def open_log(self, logged: int) -> TextIO:
+        """The log, which has at least so many bytes."""
+        path = self.out / METRICS
+        size = path.stat().st_size if path.is_file() else -1
+        if size < logged:
+            found = f"it has {size}" if size >= 0 else "it is not there"
+            raise UserError(f"{path}: the checkpoint says {logged} bytes, but {found}")
+        return path.open("r+", encoding="utf-8")
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
@@ -430,6 +476,5 @@ def accelerator(config: RunConfig, out: Path) -> Accelerator:
 def tracker(config: RunConfig) -> str | None:
     if not config.tensorboard:
         return None
-    if find_spec("tensorboard") is None:
-        raise MissingExtra("tensorboard", "track")
+    need("tensorboard", "track")
     return "tensorboard"

@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from time import process_time
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 
 from softbeam import pretrained
 from softbeam.bench.soft_beam import _peak_kb
-from softbeam.errors import UserError
+from softbeam.errors import need
 from softbeam.models.hf_mlm import HfMaskedLM
 from softbeam.scoring import scored
 
@@ -77,11 +76,6 @@ def ours(mlm: HfMaskedLM, texts: Sequence[str]) -> list[float]:
 
 def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
     """minicons' score of each text."""
-    if find_spec("minicons") is None:
-        raise UserError(
-            "bench score compares with minicons, which is not installed: "
-            "pip install 'softbeam[bench]', or pip install -c constraints.txt -e '.[bench]' here"
-        )
     from minicons.scorer import MaskedLMScorer
 
     scorer = MaskedLMScorer(mlm.model, "cpu", tokenizer=mlm.tokenizer)
@@ -150,6 +144,7 @@ def run(
         memory: whether to measure the peak of the long text.
         progress: is told lines as they are found.
     """
+    need("minicons", "bench")
     say, rows = progress or (lambda line: None), []
     for name in models:
         rows.append(row := compared(name, texts=texts, tokens=tokens, repeats=repeats))

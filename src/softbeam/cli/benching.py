@@ -3,7 +3,7 @@
 from typing import Any
 
 from softbeam.cli.parsing import Parser, as_lists, parser, say_json
-from softbeam.errors import UserError
+from softbeam.errors import UserError, limited
 
 
 def bench(words: list[str]) -> int:
@@ -25,6 +25,13 @@ def bench(words: list[str]) -> int:
     return benches[words[0]](words[1:])
 
 
+COUNTS = ("vocab", "k", "candidates", "chains", "time", "steps", "long", "texts", "tokens")
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def bench_parser(name: str, description: str | None) -> Parser:
     made = parser(f"bench {name}", description or "")
     made.add_argument("--repeats", type=int, default=7, help="rounds; medians are reported")
@@ -35,9 +42,11 @@ def bench_parser(name: str, description: str | None) -> Parser:
 
 def parse_bench(made: Parser, words: list[str]) -> Any:
     parsed = made.parse_args(words)
-    for name in ("repeats", "threads"):
-        if parsed[name] < 1:
-            raise UserError(f"--{name} {parsed[name]}: must be at least 1")
+    for name in ("repeats", "threads", *COUNTS):
+        for value in as_list(parsed.get(name, 1)):
+            limited(f"--{name}", value, least=1)
+    limited("--alpha", parsed.get("alpha"), above=0)
+    limited("--burn-in", parsed.get("burn_in"), least=0)
     import torch
 
     torch.set_num_threads(parsed.threads)

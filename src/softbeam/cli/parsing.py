@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from softbeam.data.readers import read_texts
-from softbeam.errors import UserError
+from softbeam.errors import UserError, reason
 
 
 class Parser(ArgumentParser):
@@ -20,7 +20,7 @@ class Parser(ArgumentParser):
         return str(super().format_help(*args, **options)) + self.more_help
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise UserError(" ".join(message.split()))
+        raise UserError(" ".join(message.split()) if ex is None else reason(ex))
 
 
 def parser(command: str, description: str, **options: Any) -> Parser:

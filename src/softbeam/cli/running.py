@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.cli.parsing import Parser, as_lists, parser, say_json
-from softbeam.errors import UserError
+from softbeam.errors import UserError, limited
 from softbeam.files import write_text
 
 ALIASES = {"--search": "--method"}
@@ -53,13 +53,18 @@ def evaluate(words: list[str]) -> int:
     from softbeam import inference
 
     run = inference.load(Path(parsed.run), threads=parsed.threads)
+    other = None
+    if parsed.against is not None:
+        other = inference.load(Path(parsed.against), threads=parsed.threads)
+        kind, theirs = run.config.data.kind, other.config.data.kind
+        if kind != theirs:
+            raise UserError(f"--against {parsed.against}: is a run of {theirs}, not of {kind}")
     found, outputs = inference.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
     if parsed.output is not None:
         text = "".join(" ".join(tokens) + "\n" for tokens in outputs)
         write_text(Path(parsed.output), text)
     show_figures(found["metrics"])
-    if parsed.against is not None:
-        other = inference.load(Path(parsed.against), threads=parsed.threads)
+    if other is not None:
         found["against"] = inference.compare_split(
             run, outputs, other, parsed.split, search, quiet=parsed.quiet
         )
@@ -134,22 +139,12 @@ def search_arguments(made: Parser) -> None:
 
 
 def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
-    """Parsed arguments and their `Search`; `--search` is the method, and --nbest needs a beam."""
+    """Parsed arguments and their `Search`; `--search` is the method."""
     from softbeam.config import Search
 
     parsed = made.parse_args([ALIASES.get(word, word) for word in words])
-    search = Search(**{f.name: parsed[f.name] for f in fields(Search)})
-    if search.beam < 1:
-        raise UserError(f"--beam {search.beam}: must be at least 1")
-    for name in ("candidates", "iterations"):
-        if getattr(search, name) < 1:
-            raise UserError(f"--{name} {getattr(search, name)}: must be at least 1")
-    if search.alpha <= 0:
-        raise UserError(f"--alpha {search.alpha}: must be above 0")
-    if not 1 <= search.nbest <= search.width:
-        limit = f"must be from 1 to {search.width} with {search.method}"
-        raise UserError(f"--nbest {search.nbest}: {limit}")
-    return parsed, search
+    limited("--threads", parsed.threads, least=1)
+    return parsed, Search(**{f.name: parsed[f.name] for f in fields(Search)})
 
 
 def show_figures(figures: dict[str, Any]) -> None:

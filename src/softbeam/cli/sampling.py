@@ -14,7 +14,7 @@ from softbeam.cli.parsing import (
     say_json,
 )
 from softbeam.data.readers import read_texts
-from softbeam.errors import UserError
+from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.sampling_config import SamplingConfig
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def sample(words: list[str]) -> int:
     config_arguments(made)
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
     parsed = made.parse_args(as_lists(words, ("--anneal",)))
+    limited("--checkpoint-every", parsed.checkpoint_every, least=0)
     config, texts = to_config(parsed), texts_to_sample(parsed)
     from softbeam import sample_files, sample_report
 
@@ -112,6 +113,7 @@ def infill(words: list[str]) -> int:
     for name in ("samples", "show"):
         if parsed[name] < 1:
             raise UserError(f"--{name} {parsed[name]}: must be at least 1")
+    limited("--burn-in", parsed.burn_in, least=0)
     config = to_config(parsed, sweeps=parsed.burn_in + 1)
     from softbeam.infilling import infill as run
 
@@ -135,6 +137,8 @@ def mlm_arguments(made: Parser) -> None:
     """The model, and how much of the machine it takes."""
     made.add_argument("--mlm", type=str, required=True, help="folder, hub name, or `models list`")
     made.add_argument("--threads", type=int, default=1, help="processor threads")
+    trust = "run the code that the model's folder or repository brings; read it first"
+    made.add_argument("--trust-remote-code", action="store_true", help=trust)
     made.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -146,7 +150,11 @@ def load_mlm(parsed: Any) -> "HfMaskedLM":
     from softbeam import pretrained
 
     torch.set_num_threads(parsed.threads)
-    return pretrained.load(parsed.mlm, dtype=getattr(torch, parsed.dtype))
+    return pretrained.load(
+        parsed.mlm,
+        dtype=getattr(torch, parsed.dtype),
+        trust_remote_code=parsed.trust_remote_code,
+    )
 
 
 def config_arguments(made: Parser, *, skip: tuple[str, ...] = ()) -> None:
@@ -165,6 +173,8 @@ def to_config(parsed: Any, **others: Any) -> SamplingConfig:
         allowed = some_lines("--allowed", parsed.allowed)
     elif parsed.allowed is not None:
         allowed = tuple(parsed.allowed.replace(",", " ").split())
+        if not allowed:
+            raise UserError(f"--allowed {parsed.allowed!r}: has no token")
     return SamplingConfig(**given | {"lexicon": words, "allowed": allowed} | others)
 
 
@@ -201,7 +211,7 @@ def certify(words: list[str]) -> int:
     made.add_argument("--seed", type=int, default=0, help="of the model and of all samples")
     made.add_argument("--json", action="store_true", help="certificates as a last line of JSON")
     parsed = made.parse_args(words)
-    for name, low, high in (("words", 2, 6), ("time", 2, 4)):
+    for name, low, high in (("words", 2, 6), ("time", 2, 4), ("seed", 0, LARGEST_SEED)):
         if not low <= parsed[name] <= high:
             raise UserError(f"--{name} {parsed[name]}: must be from {low} to {high}")
     from softbeam.certify import KERNELS, certificates

@@ -1,6 +1,7 @@
 """Commands that train: train, compare."""
 
 import argparse
+import re
 import shlex
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -65,15 +66,20 @@ def compare(words: list[str]) -> int:
         print(COMPARE_HELP)
         print(recipe_list())
         return 0
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     own.add_argument("--try", dest="trials", action="append", default=[])
     own.add_argument("--seeds", default="1")
     own.add_argument("--split", default="dev")
     own.add_argument("--out", default=f"runs/compare-{words[0]}")
     for flag in ("--quiet", "--json"):
         own.add_argument(flag, action="store_true")
-    parsed, shared = own.parse_known_args(words[1:])
+    try:
+        parsed, shared = own.parse_known_args(words[1:])
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from None
     seeds = whole_numbers("--seeds", parsed.seeds)
+    if len({*seeds}) < len(seeds):
+        raise UserError(f"--seeds {parsed.seeds}: each is given once")
     if len(parsed.trials) < 2:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     configs = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
@@ -103,7 +109,7 @@ def recipe_list() -> str:
 
 def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     """A recipe's name and flags as a `RunConfig`, and the parsed flags themselves."""
-    from softbeam.config import run_parser, to_run
+    from softbeam.config import check_yaml, run_parser, to_run
     from softbeam.recipes import RECIPES
 
     if words[0] not in RECIPES:
@@ -118,7 +124,13 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
     kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
-    parsed = made.parse_args(class_names(kept) + lenient)
+    given = [path for before, path in pairwise(kept) if before == "--config"]
+    for path in given:
+        check_yaml(Path(path))
+    try:
+        parsed = made.parse_args(class_names(kept) + lenient)
+    except UserError as error:
+        raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
     return to_run(made, parsed), parsed
 
 
@@ -141,18 +153,27 @@ def with_model(recipe: Any, words: list[str]) -> Any:
 def trial(text: str) -> tuple[str, list[str]]:
     """`name: words`, or an objective's name alone."""
     name, colon, more = text.partition(":")
-    return name.strip(), shlex.split(more) if colon else ["--objective", name.strip()]
+    if not re.fullmatch(r"(?!start\d*$)[^\s./\\][^/\\]*", name.strip()):
+        limit = "it is a folder's: not empty, without / or \\, not start"
+        raise UserError(f"--try {text!r}: its name {name.strip()!r} cannot be used; {limit}")
+    try:
+        return name.strip(), shlex.split(more) if colon else ["--objective", name.strip()]
+    except ValueError as error:  # a quotation that does not end
+        raise UserError(f"--try {text!r}: {error}") from None
 
 
 def class_names(words: list[str]) -> list[str]:
     """`--finetune.objective direct-loss` as jsonargparse knows it: DirectLoss."""
-    named = ("--pretrain.objective", "--finetune.objective")
-    return [
-        "".join(part.capitalize() for part in word.split("-"))
-        if before in named and word.islower()
-        else word
-        for before, word in zip(["", *words], words, strict=False)
-    ]
+    from softbeam.config import objective_names
+
+    named, known = ("--pretrain.objective", "--finetune.objective"), objective_names()
+    found = []
+    for before, word in zip(["", *words], words, strict=False):
+        short = before in named and word.islower() and "." not in word and word != "null"
+        if short and word not in known:
+            raise UserError(f"no objective {word!r}; there are {', '.join(known)}")
+        found.append(known[word] if short else word)
+    return found
 
 
 def field_help(parts: dict[str, Any]) -> str:

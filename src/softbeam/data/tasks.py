@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from softbeam.data import catalogue, readers
 from softbeam.data.readers import BadLines, Example, Pronunciation
-from softbeam.errors import UserError
+from softbeam.errors import UserError, limited
 
 Kind = Literal["tagging", "transcription", "translation"]
 
@@ -43,6 +43,10 @@ class Task(ABC):
     max_length: int | None = None
     limit: int | None = None
     skip_bad: bool = False
+
+    def __post_init__(self) -> None:
+        limited("max_length", self.max_length, least=1)
+        limited("limit", self.limit, least=1)
 
     @abstractmethod
     def read(self, bad: BadLines | None) -> Corpus:
@@ -111,6 +115,14 @@ class Tagging(Task):
     separator: str | None = None
     comment: str | None = None
     dev_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("dev_share", self.dev_share, above=0, below=1)
+        if self.word == self.tag:
+            raise UserError(f"word {self.word} and tag {self.tag} are the same column")
+        if self.separator == "":
+            raise UserError("separator '': must be at least one character")
 
     def read(self, bad: BadLines | None) -> Corpus:
         files = {"train": need(self.train, "--data.train")}
@@ -224,6 +236,14 @@ class Translation(Task):
     lowercase: bool = False
     dev_share: float = 0.02
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("subwords", self.subwords, least=0)
+        limited("min_count", self.min_count, least=1)
+        limited("dev_share", self.dev_share, above=0, below=1)
+        if self.source is None and self.target is not None:
+            raise UserError(f"target {self.target}: give its source too, --data.source PATH")
+
     def tokens(self, line: str) -> tuple[str, ...]:
         return tuple((line.lower() if self.lowercase else line).split())
 
@@ -286,6 +306,11 @@ class Pronouncing(Task):
     path: str | None = None
     words: int = 20000
     held_out_words: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limited("words", self.words, least=1)
+        limited("held_out_words", self.held_out_words, least=1)
 
     @abstractmethod
     def example(self, entry: Pronunciation) -> Example: ...

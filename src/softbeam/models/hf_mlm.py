@@ -56,11 +56,13 @@ class HfMaskedLM:
         for name in ("pad", "mask"):
             if getattr(tokenizer, f"{name}_token_id") is None:
                 raise UserError(f"{tokenizer.name_or_path or 'the'} tokenizer has no {name} token")
+        check_finite(model)
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.pad_id = int(tokenizer.pad_token_id)
         self.mask_id = int(tokenizer.mask_token_id)
         self.longest = longest(model, tokenizer)
+        check_rows(model, tokenizer)
         usable = usable_ids(tokenizer)
         trial = self._trial(usable)
         plain = self._plain(*trial)
@@ -73,29 +75,54 @@ class HfMaskedLM:
 
     @classmethod
     def load(
-        cls, name: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+        cls,
+        name: str | Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        trust_remote_code: bool = False,
     ) -> "HfMaskedLM":
-        """The model in a folder, or of that name on the hub; no code of a repository is run.
+        """The model in a folder, or of that name on the hub.
 
         A checkpoint without an output layer for masked tokens is refused: it would be filled with
         random numbers.
+
+        Args:
+            name: folder, or name on the hub.
+            dtype: of the model's numbers.
+            device: where it runs.
+            trust_remote_code: run the code that the folder or repository brings, where it brings
+                any; without it no such code is run, and what needs it is refused.
         """
-        if not Path(name).is_dir() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name)) is None:
+        if not Path(name).is_dir() and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(name)) is None:
             raise UserError(f"{str(name)!r} is neither a folder nor a name on the hub")
         try:
             with quiet():
-                tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-                model, info = transformers.AutoModelForMaskedLM.from_pretrained(
-                    name, dtype=dtype, output_loading_info=True
+                tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    name, trust_remote_code=trust_remote_code
                 )
-        except (OSError, ValueError, KeyError) as error:
-            said = " ".join(str(error).split())
+                model, info = transformers.AutoModelForMaskedLM.from_pretrained(
+                    name,
+                    dtype=dtype,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                    trust_remote_code=trust_remote_code,
+                )
+        except Exception as error:  # a broken folder makes transformers raise errors of any class
+            said = " ".join(str(error).split())[:400]
             raise UserError(f"{str(name)!r} cannot be loaded as a masked LM: {said}") from error
         if lacking := sorted(info["missing_keys"]):
             raise UserError(
                 f"{str(name)!r} is no masked LM: its checkpoint lacks {', '.join(lacking[:3])}"
             )
-        return cls(model.to(device), tokenizer)
+        if other := sorted(info["mismatched_keys"]):
+            key, found, wanted = other[0]
+            shapes = f"{key} is of shape {tuple(found)}, and config.json says {tuple(wanted)}"
+            raise UserError(f"{str(name)!r} does not fit its configuration: {shapes}")
+        try:
+            return cls(model.to(device), tokenizer)
+        except UserError as error:
+            raise UserError(f"{str(name)!r} cannot be used: {error}") from None
 
     @property
     def allowed(self) -> Bool[Tensor, " vocab"]:
@@ -185,6 +212,10 @@ class HfMaskedLM:
         return Prompts(tokens, hidden, ~hidden & ~may_stand(tokens, self.allowed))
 
     def _ids(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the text {text[:40]!r} is not UTF-8") from None
         text = GAP.sub(lambda _: self.tokenizer.mask_token, text)
         ids = [int(i) for i in self.tokenizer(text, verbose=False)["input_ids"]]
         unknown = self.tokenizer.unk_token_id
@@ -227,6 +258,21 @@ def gathering(encoder: nn.Module, masked: Bool[Tensor, "rows time"]) -> Iterator
         yield
     finally:
         handle.remove()
+
+
+def check_finite(model: nn.Module) -> None:
+    """A UserError that names weights which are not finite: every score would be nonsense."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise UserError(f"the weights {name} are not all finite")
+
+
+def check_rows(model: Any, tokenizer: Any) -> None:
+    """A UserError if the tokenizer has tokens that the model has no row for."""
+    table = model.get_input_embeddings()
+    if isinstance(table, nn.Embedding) and len(tokenizer) > table.num_embeddings:
+        rows = f"the model has rows for {table.num_embeddings}"
+        raise UserError(f"the tokenizer has {len(tokenizer)} tokens, but {rows}")
 
 
 def agree(found: Tensor, expected: Tensor) -> bool:
