@@ -8,7 +8,7 @@ import softbeam
 LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
-    + ["claims", "diagnostics", "signals"],
+    + ["claims", "diagnostics", "signals", "svg"],
     ["fast_beam", "checkpoint", "sampling_config", "grid"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict"],
@@ -20,7 +20,9 @@ LAYERS = [
     ["evaluate", "sample_report"],
     ["runs", "recovery"],
     ["train", "inference", "published_cmlm", "energy_experiments", "sampling_experiments"],
-    ["report", "recipes", "bench", "figures", "analysis", "charts", "energy_tables"],
+    ["recipes", "bench", "figures", "analysis", "charts", "energy_tables", "beam_pictures"]
+    + ["chain_pictures"],
+    ["report"],
     ["sampling_tables", "training_runs"],
     ["training_experiments"],
     ["training_tables"],

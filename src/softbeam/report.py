@@ -1,40 +1,111 @@
-"""Run folders to one self-contained HTML page: results, learning curves, settings."""
+"""One self-contained HTML page: tables, claims, runs, beams, chains.
 
-import io
+`softbeam report PATH…`: run folders, folders of them, folders of `reproduce`, files of samples.
+"""
+
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from softbeam.beam_pictures import layout, picture
+from softbeam.chain_pictures import chains
+from softbeam.config import from_yaml
 from softbeam.errors import UserError, need
 from softbeam.files import read_object, write_text
-from softbeam.runs import CONFIG, METRICS, read_metrics, read_summary
+from softbeam.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
+from softbeam.svg import lines_svg
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
+SCHEDULES = {"alpha": "Alpha of the relaxation", "gold": "Probability of feeding gold"}
+RECORDS = ("table-*.json", "figure-*.json")  # of `reproduce`
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, *, title: str = "softbeam", table: Sequence[Any] = ()
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    title: str = "softbeam",
+    table: Sequence[Any] = (),
+    beams: int = 1,
 ) -> Path:
-    """The page about all runs in the folders; text in it is escaped. Returns its path."""
+    """The page about all that is at the paths; text in it is escaped. Returns its path.
+
+    Args:
+        table: rows of figures, shown first.
+        beams: how many runs get a picture of their soft beam.
+    """
     need("matplotlib", "report")
-    runs = [describe(folder) for folder in find_runs(folders)]
+    files = [path for path in paths if path.suffix == ".jsonl"]
+    folders = [path for path in paths if path not in files]
+    records = [record for folder in folders for record in read_records(folder)]
+    runs = [describe(folder) for folder in find_runs(folders, needed=not (files or records))]
+    sampled = [chains(path) for path in files]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        title=title, runs=runs, table=list(table), curves=curves(runs)
+        title=title,
+        table=list(table),
+        records=records,
+        runs=runs,
+        curves=curves(runs),
+        beams=pictures(runs, beams),
+        sampled=sampled,
+        data=as_script({"samples": [one["texts"] for one in sampled]}),
     )
     write_text(out, page)
     return out
 
 
-def find_runs(folders: Sequence[Path]) -> list[Path]:
+def as_script(value: Any) -> str:
+    """JSON that can stand inside a script element, whatever its texts hold."""
+    text = json.dumps(value, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The tables and figures that `reproduce` left in a folder."""
+    found = [path for pattern in RECORDS for path in folder.glob(pattern)]
+    found.sort(key=lambda path: path.stem.split("-")[::-1])  # 3.1, 3.2, ...: tables, then figures
+    types = {"target": str, "text": str, "claims": list}
+    records = [read_object(path, "the record of a target", types) for path in found]
+    for path, record in zip(found, records, strict=True):
+        if lacking := types.keys() - record.keys():
+            raise UserError(f"{path} is no record of a target: it has no {min(lacking)}")
+        record["svgs"] = [
+            drawing(Path(file)) for file in record.get("files", []) if Path(file).suffix == ".svg"
+        ]
+    return records
+
+
+def drawing(path: Path) -> str:
+    """A figure's SVG; nothing where the file is gone."""
+    if not path.is_file():
+        return ""
+    svg = path.read_text(encoding="utf-8")
+    return svg[svg.index("<svg") :].replace("#000000", "currentColor")
+
+
+def pictures(runs: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Soft beams of so many runs: first of those that search-aware training made."""
+    able = [run for run in runs if run["left_to_right"] and run["finished"]]
+    able.sort(key=lambda run: "alpha" not in run["schedules"])
+    found = []
+    for run in able[:most]:
+        alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
+        made = picture(run["folder"], alpha=alpha)
+        found.append(made._asdict() | {"drawn": layout(made)})
+    return found
+
+
+def find_runs(folders: Sequence[Path], *, needed: bool = True) -> list[Path]:
     """The run folders themselves, or the runs directly inside each folder."""
     found: list[Path] = []
     for folder in folders:
         inside = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("*/" + CONFIG))
         runs = [path if path.is_dir() else path.parent for path in inside]
-        if not runs:
+        if not runs and needed:
             raise UserError(f"{folder} holds no run: no {CONFIG} in it or one level below")
         found.extend(runs)
     return found
@@ -45,12 +116,17 @@ def describe(folder: Path) -> dict[str, Any]:
     rows = read_metrics(folder) if (folder / METRICS).exists() else []
     file = folder / "environment.json"
     types = {"command": list, "packages": dict, "files": dict}
+    train = [r for r in rows if r["kind"] == "train"]
     return {
         "name": folder.name,
+        "folder": folder,
+        "finished": (folder / WEIGHTS).is_file(),
+        "left_to_right": from_yaml(folder / CONFIG).model.left_to_right,
+        "schedules": schedules(train),
         "config": read_config(folder / CONFIG),
         "summary": read_summary(folder),
         "environment": read_object(file, "a run's environment", types) if file.exists() else {},
-        "train": [r for r in rows if r["kind"] == "train"],
+        "train": train,
         "dev": [r for r in rows if r["kind"] == "dev"],
     }
 
@@ -63,17 +139,27 @@ def read_config(path: Path) -> str:
 
 
 def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Figures of all runs against updates: training loss, and each metric on dev, as SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+    """Figures of all runs against updates: loss, metrics on dev, alpha, the share of gold."""
     loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
     made = [("Training loss", "loss", loss)]
     for metric in sorted({r["dev"][0]["metric"] for r in runs if r["dev"]}):
         rows = [r for r in runs if r["dev"] and r["dev"][0]["metric"] == metric]
         lines = [(r["name"], *series(r["dev"], "value")) for r in rows]
         made.append((f"Dev {metric.replace('_', ' ')}, percent", metric, lines))
-    return [{"title": t, "svg": figure(label, lines)} for t, label, lines in made if lines]
+    for name, title in SCHEDULES.items():
+        lines = [(r["name"], *r["schedules"][name]) for r in runs if name in r["schedules"]]
+        made.append((title, name, lines))
+    return [{"title": t, "svg": lines_svg("update", y, lines)} for t, y, lines in made if lines]
+
+
+def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
+    """Alpha and the probability of gold by the update, where training logged them."""
+    found = {}
+    for name in SCHEDULES:
+        logged = [row for row in rows if name in row]
+        if logged:
+            found[name] = series(logged, name)
+    return found
 
 
 def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -85,24 +171,3 @@ def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[f
             offset, stage = x[-1], row["stage"]
         x.append(offset + row["update"])
     return x, [row[name] for row in rows]
-
-
-def figure(label: str, lines: Sequence[tuple[str, list[int], list[float]]]) -> str:
-    """A line chart as SVG text that takes its colours from the page."""
-    from matplotlib.figure import Figure
-
-    chart = Figure(figsize=(6.4, 3.2), layout="constrained")
-    axes = chart.add_subplot()
-    for number, (name, x, y) in enumerate(lines):
-        axes.plot(x, y, label=name, color=f"C{number}", marker="o" if len(x) < 20 else None, ms=3)
-    axes.set_xlabel("update")
-    axes.set_ylabel(label)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    text = io.StringIO()
-    chart.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    return svg.replace("#000000", "currentColor").replace(
-        "<svg ", f'<svg role="img" aria-label="{label}" ', 1
-    )

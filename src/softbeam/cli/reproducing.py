@@ -29,9 +29,11 @@ def report(words: list[str]) -> int:
     """One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]"""
     if words[:1] == ["claims"]:
         return claims(words[1:])
-    made = parser("report", "Run folders as one HTML page, or a figure by name: figure-3.1.")
-    made.add_argument("runs", type=str, nargs="+", help="run folders, folders of them, or a figure")
+    made = parser("report", "Runs, tables and samples as one HTML page, or a figure: figure-3.1.")
+    what = "runs, folders of runs or of reproduce, files of samples (.jsonl); or a figure"
+    made.add_argument("runs", type=str, nargs="+", help=what)
     made.add_argument("--out", type=str, default=None, help="the file to write")
+    made.add_argument("--beams", type=int, default=1, help="runs whose soft beam is drawn")
     parsed = made.parse_args(words)
     if parsed.runs == ["figure-3.1"]:
         from softbeam.figures import figure_3_1
@@ -40,7 +42,10 @@ def report(words: list[str]) -> int:
         return 0
     from softbeam.report import write_report
 
-    print(write_report([Path(r) for r in parsed.runs], Path(parsed.out or "report.html")))
+    if parsed.beams < 0:
+        raise UserError(f"--beams {parsed.beams}: must be 0 or more")
+    paths = [Path(r) for r in parsed.runs]
+    print(write_report(paths, Path(parsed.out or "report.html"), beams=parsed.beams))
     return 0
 
 

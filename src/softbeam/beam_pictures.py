@@ -1,0 +1,102 @@
+"""The soft beam of one sentence, step by step: which parents and words each element mixes."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from softbeam.beams import REFERENCE
+from softbeam.data.batches import collate
+from softbeam.data.vocabulary import Codec
+from softbeam.decoders import LocallyNormalized
+from softbeam.evaluate import encode
+from softbeam.relax import soft_beam
+from softbeam.runs import load_run
+from softbeam.types import Decoder
+
+WORDS = 4  # the heaviest words of an element that are told
+STEPS = 10
+FAINT = 0.02  # an edge or word below this weight is not drawn
+
+
+class Element(NamedTuple):
+    """An element of the beam after a step: weights of its parents and of its heaviest words."""
+
+    score: float
+    parents: list[float]
+    words: list[tuple[str, float]]
+
+
+class Picture(NamedTuple):
+    """A sentence and the elements after each step, best first."""
+
+    run: str
+    source: str
+    gold: str
+    alpha: float
+    steps: list[list[Element]]
+
+
+@torch.inference_mode()
+def picture(folder: Path, *, k: int = 3, alpha: float = 1.0) -> Picture:
+    """The first sentence of dev with 3 to `STEPS` steps, in the run's own scores."""
+    run = load_run(folder)
+    examples = run.config.data.load().split("dev")
+    example = next((e for e in examples if 3 <= len(e.target) <= STEPS), examples[0])
+    batch = collate(encode([example], run.codecs))
+    decoder: Decoder = run.model.eval()(batch.source)
+    if run.config.select.normalize:
+        decoder = LocallyNormalized(decoder)
+    time = min(STEPS, batch.target.shape[1])
+    steps = []
+    for t in range(1, time + 1):
+        beam = soft_beam(decoder, k=k, alpha=alpha, time=t, form=REFERENCE)
+        assert beam.p is not None
+        slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
+        steps.append([element(p, score, run.codecs.target) for p, score in slots])
+    return Picture(folder.name, " ".join(example.source), " ".join(example.target), alpha, steps)
+
+
+def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Element:
+    """What one element mixes; `p` are its relaxed indices."""
+    weights, numbers = p.sum(0).topk(min(WORDS, p.shape[1]))
+    heaviest = zip(numbers.tolist(), weights.tolist(), strict=True)
+    words = [(word(codec, i), weight) for i, weight in heaviest if weight >= FAINT]
+    return Element(score, p.sum(1).tolist(), words)
+
+
+def word(codec: Codec, number: int) -> str:
+    """A token as text; special ones, which no output shows, as their number."""
+    return " ".join(codec.decode([number])) or f"<{number}>"
+
+
+def layout(made: Picture) -> dict[str, Any]:
+    """Where nodes and edges are drawn, in the units of the drawing."""
+    wide, high, left, top = 108, 58, 40, 30
+    nodes, edges = [], []
+    for t, elements in enumerate(made.steps):
+        for i, one in enumerate(elements):
+            x, y = left + wide * (t + 1), top + high * i
+            mixed = ", ".join(f"{word} {weight:.2f}" for word, weight in one.words)
+            from_ = ", ".join(f"{j + 1}: {w:.2f}" for j, w in enumerate(one.parents) if w >= FAINT)
+            nodes.append(
+                {
+                    "x": x,
+                    "y": y,
+                    "word": one.words[0][0] if one.words else "",
+                    "weight": one.words[0][1] if one.words else 0.0,
+                    "told": f"step {t + 1}, element {i + 1}: words {mixed}; parents {from_}; "
+                    f"score {one.score:.2f}",
+                    "step": t,
+                }
+            )
+            edges += [
+                {"x1": x - wide, "y1": top + high * j, "x2": x, "y2": y, "weight": weight}
+                for j, weight in enumerate(one.parents)
+                if weight >= FAINT
+            ]
+    tall = max(len(elements) for elements in made.steps)
+    size = {"width": left * 2 + wide * len(made.steps), "height": top * 2 + high * (tall - 1)}
+    return {"nodes": nodes, "edges": edges, **size}

@@ -1,0 +1,138 @@
+"""The page in a real browser: no errors, and what can be operated works."""
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from softbeam.beam_pictures import FAINT, layout, picture
+from softbeam.claims import judged
+from softbeam.config import Lstm
+from softbeam.data.tasks import Stress
+from softbeam.objectives import DirectLoss
+from softbeam.recipes import stress
+from softbeam.report import as_script, write_report
+from softbeam.train import train
+
+EVIL = "</script><script>document.title = 'broken into'</script>"
+WATCH = """<script>window.failed = [];
+window.addEventListener("error", (event) => failed.push(event.message));
+console.error = (...words) => failed.push(words.join(" "));</script>"""
+OPERATE = """<script>window.addEventListener("load", () => {
+  const nodes = document.querySelectorAll(".beam g"), told = document.querySelector(".told");
+  nodes[0].focus();
+  const first = told.textContent;
+  nodes[0].dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+  const sweep = document.querySelector("[name=sweep]"), sample = document.querySelector(".sample");
+  sweep.value = 2;
+  sweep.dispatchEvent(new Event("input"));
+  const marked = [...sample.querySelectorAll("mark")].map((m) => m.textContent);
+  const chain = document.querySelector("[name=chain]");
+  chain.value = 1;
+  chain.dispatchEvent(new Event("input"));
+  const found = {
+    failed, first, second: told.textContent, marked, other: sample.textContent,
+    links: [...document.querySelectorAll("nav a")].map((a) => !!document.querySelector(a.hash)),
+    title: document.title, wide: document.documentElement.scrollWidth <= innerWidth,
+    output: document.querySelector("output").textContent,
+  };
+  document.body.setAttribute("data-found", JSON.stringify(found));
+});</script>"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A small tagger whose second stage is a soft beam."""
+    base = stress()
+    config = replace(
+        base,
+        data=Stress(words=120),
+        model=Lstm(embedding=8, hidden=8),
+        pretrain=replace(base.pretrain, epochs=1),
+        finetune=replace(base.finetune, objective=DirectLoss(k=2), epochs=1),
+        log_every=1,
+    )
+    folder = tmp_path_factory.mktemp("runs") / "tagger"
+    train(config, folder, quiet=True)
+    return folder
+
+
+def samples(path: Path) -> Path:
+    """Two chains of one text; the first changes its second and third letter."""
+    counts = {"proposals": 4, "accepted": 2, "repeated": 1, "novel": 1, "stuck": 0}
+    lines = [{"settings": {}, "texts": ["A"], "mlm": EVIL}]
+    for sweep, texts in enumerate((["ABCD", EVIL], ["AXYD", EVIL], ["AXYD", EVIL])):
+        for chain, text in enumerate(texts):
+            row = {"index": 0, "chain": chain, "sweep": sweep, "phase": "sample", "text": text}
+            lines.append(row | counts | {"energy": 3.0 + sweep + chain, "temperature": 1.0})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def record(path: Path) -> None:
+    claim = judged(f"a beats {EVIL}", [1.0, 1.1, 1.2], source="here")
+    rows = {"start": {"dev": [1.0, 2.0]}, EVIL: {"dev": [3.0, None]}}
+    made = {"target": "table-5.3", "title": EVIL, "preset": "cpu", "seeds": [1, 2], "text": EVIL}
+    made |= {"rows": rows, "published": {"start": [9.5]}, "claims": [claim]}
+    path.write_text(json.dumps(made))
+
+
+def dumped(browser: str, page: Path) -> dict:
+    """What the page says of itself after it was operated."""
+    text = page.read_text()
+    text = text.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{OPERATE}</body>")
+    page.with_name("operated.html").write_text(text)
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,900", "--dump-dom"]
+    done = subprocess.run(
+        [browser, *words, page.with_name("operated.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    found = re.search(r'data-found="([^"]*)"', done.stdout)
+    assert found, done.stderr[-2000:]
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.slow
+def test_the_page_works_in_a_browser(run, tmp_path, require_program):
+    browser = require_program("chromium", "chromium-browser", "google-chrome")
+    (tmp_path / "tables").mkdir()
+    record(tmp_path / "tables" / "table-5.3.json")
+    paths = [run, tmp_path / "tables", samples(tmp_path / "samples.jsonl")]
+    page = write_report(paths, tmp_path / "report.html")
+    found = dumped(browser, page)
+    assert found["failed"] == [] and found["title"] == "softbeam"
+    assert found["links"] == [True] * 6 and found["wide"]
+    assert found["first"].startswith("step 1, element 1: words")
+    assert found["second"].startswith("step 1, element 2: words")
+    assert found["marked"] == ["X", "Y"] and found["other"] == EVIL
+    assert found["output"] == "2 of 3, energy 5"
+
+
+def test_tables_have_published_figures_and_claims_their_verdicts(tmp_path):
+    record(tmp_path / "table-5.3.json")
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "1.50" in page and '<span class="printed">9.5</span>' in page
+    assert '<td class="reproduced">reproduced</td>' in page
+    assert EVIL not in page and "&lt;/script&gt;" in page
+    assert json.loads(as_script(EVIL)) == EVIL and "<" not in as_script(EVIL)
+
+
+def test_a_picture_is_what_the_soft_beam_mixes(run):
+    made = picture(run, k=2, alpha=3.0)
+    assert len(made.steps) == len(made.gold.split()) and len(made.steps[0]) == 2
+    for t, elements in enumerate(made.steps):
+        for one in elements:
+            assert sum(one.parents) == pytest.approx(1, abs=1e-4)
+            assert len(one.parents) == (1 if t == 0 else 2)
+            assert all(FAINT <= weight <= 1 + 1e-6 for _, weight in one.words)
+    scores = [one.score for one in made.steps[-1]]
+    assert scores == sorted(scores, reverse=True)
+    drawn = layout(made)
+    assert len(drawn["nodes"]) == 2 * len(made.steps)
+    assert all(0 < n["x"] < drawn["width"] and 0 < n["y"] < drawn["height"] for n in drawn["nodes"])
