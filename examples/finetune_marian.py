@@ -40,8 +40,10 @@ START = CrossEntropy(smoothing=0.1)
 BEAM = {"k": 3, "alpha": Constant(value=1.0), "finish": True, "extra": 2, "candidates": 64}
 STAGES: dict[str, Objective] = {  # each from the same start, for the same number of epochs
     "more-cross-entropy": CrossEntropy(smoothing=0.1),
-    "local-soft-beam": DirectLoss(**BEAM, cross_entropy=1.0),
-    "global-soft-beam": DirectLoss(**BEAM, cross_entropy=1.0, normalize=False, log_z_penalty=0.1),
+    "local-soft-beam": DirectLoss(**BEAM, cross_entropy=1.0, smoothing=0.1),
+    "global-soft-beam": DirectLoss(
+        **BEAM, cross_entropy=1.0, smoothing=0.1, normalize=False, log_z_penalty=0.1
+    ),
 }
 
 

@@ -132,10 +132,12 @@ def test_self_normalization_penalizes_log_z_of_real_tokens_alone():
     assert found.log["log_z_mean"] == pytest.approx(sum(log_z) / 6)
 
 
-def test_interpolation_adds_cross_entropy():
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_interpolation_adds_cross_entropy(smoothing):
     model, batch = build(), batch_of([4, 3])
-    plain, mixed = DirectLoss(k=2), DirectLoss(k=2, cross_entropy=0.25)
-    expected = call(plain, model, batch).total + 0.25 * call(CrossEntropy(), model, batch).total
+    plain, mixed = DirectLoss(k=2), DirectLoss(k=2, cross_entropy=0.25, smoothing=smoothing)
+    gold = call(CrossEntropy(smoothing=smoothing), model, batch).total
+    expected = call(plain, model, batch).total + 0.25 * gold
     torch.testing.assert_close(call(mixed, model, batch).total, expected)
 
 

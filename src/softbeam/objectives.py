@@ -213,6 +213,7 @@ class SoftBeamObjective(Objective):
         cost: what a wrong token costs.
         normalize: locally normalized scores; false searches raw scores (globally normalized).
         cross_entropy: weight of cross-entropy added to the loss.
+        smoothing: of that cross-entropy, as in CrossEntropy.
         log_z_penalty: weight of (log Z)^2 after gold prefixes, added to the loss; keeps raw scores
             as a self-normalized start has them, which cross-entropy alone does not.
         finish: outputs may end early, and finished mass is carried forward; needs an end mark.
@@ -228,6 +229,7 @@ class SoftBeamObjective(Objective):
     cost: Cost = Hamming()
     normalize: bool = True
     cross_entropy: float = 0.0
+    smoothing: float = 0.0
     log_z_penalty: float = 0.0
     finish: bool = False
     extra: int = 0
@@ -261,7 +263,8 @@ class SoftBeamObjective(Objective):
         log |= more
         if self.cross_entropy > 0 or self.log_z_penalty > 0:
             scores = forced_scores(inner, batch.target)
-            gold, log_z = gold_loss(scores, batch), scores.logsumexp(-1)[batch.mask]
+            gold = gold_loss(scores, batch, self.smoothing)
+            log_z = scores.logsumexp(-1)[batch.mask]
             total = total + self.cross_entropy * gold + self.log_z_penalty * log_z.square().sum()
             log["cross_entropy"] = gold.item() / max(size(batch), 1)
             log["log_z_mean"] = log_z.mean().item()

@@ -136,6 +136,7 @@ def translation_runs(task: Task) -> dict[str, Plan]:
         finish=True,
         extra=3,
         cross_entropy=1.0,
+        smoothing=0.1,
         candidates=64,
     )
     everywhere = replace(local, normalize=False, log_z_penalty=0.1)
