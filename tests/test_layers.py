@@ -8,7 +8,7 @@ import softbeam
 LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
-    + ["claims", "diagnostics", "signals", "svg"],
+    + ["claims", "diagnostics", "signals", "svg", "ranks"],
     ["fast_beam", "checkpoint", "sampling_config", "grid"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict"],

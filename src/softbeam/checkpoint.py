@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Generator, Tensor, nn
 
+from softbeam import ranks
 from softbeam.errors import UserError
 from softbeam.files import write_atomic
 
@@ -39,19 +40,23 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def training_tensors(model: nn.Module, optimizer: Any, rng: Generator) -> dict[str, Tensor]:
-    """Weights, optimizer state and random states by name."""
+    """Weights, optimizer state and, a row for each process, random states by name."""
     found: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
     found |= {f"buffer.{name}": b for name, b in model.named_buffers()}
     for number, state in optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
-    return found | {"random.torch": torch.get_rng_state(), "random.own": rng.get_state()}
+    states = {"random.torch": torch.get_rng_state(), "random.own": rng.get_state()}
+    return found | {name: ranks.stacked(state) for name, state in states.items()}
 
 
 @torch.no_grad()
 def restore_training(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Any, rng: Generator
 ) -> None:
-    """The inverse: the model, the optimizer and the generators as they were."""
+    """The inverse: the model, the optimizer and the generators as they were.
+
+    Generators of more processes than there were stay as they are.
+    """
     own: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
     own |= {f"buffer.{name}": b for name, b in model.named_buffers()}
     for name in tensors:
@@ -103,10 +108,12 @@ def fitting(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tens
 def set_random(
     tensors: Mapping[str, Tensor], name: str, restore: Callable[[Tensor], object]
 ) -> None:
-    """Put a random state back, or say that it is none."""
+    """Put this process's random state back, or say that it is none."""
     if name not in tensors:
         raise UserError(f"the checkpoint has no {name}, a random state")
+    if ranks.rank() >= len(tensors[name]):
+        return
     try:
-        restore(tensors[name])
+        restore(tensors[name][ranks.rank()].clone())  # generators read from offset 0
     except (RuntimeError, TypeError) as error:
         raise UserError(f"the checkpoint's {name} is no random state: {error}") from None

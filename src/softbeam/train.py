@@ -1,11 +1,15 @@
-"""The loop: stages of training on one corpus, the best weights on dev kept."""
+"""The loop: stages of training on one corpus, the best weights on dev kept.
+
+Under torchrun every process has the whole model and a share of each batch; the first one alone
+scores dev, logs and writes, in a folder that all of them can read.
+"""
 
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -15,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 
+from softbeam import ranks
 from softbeam.checkpoint import NAME as CHECKPOINT
 from softbeam.checkpoint import (
     load_checkpoint,
@@ -56,7 +61,7 @@ from softbeam.types import Batch, Loss
 
 
 class Learner(nn.Module):
-    """A model and its objective as one module, so that data parallelism wraps the whole loss."""
+    """A model and its objective as one module."""
 
     def __init__(self, model: nn.Module, objective: Objective):
         super().__init__()
@@ -103,12 +108,14 @@ def train(
     """
     torch.set_num_threads(config.threads)
     torch.set_flush_denormal(True)  # soft beams are full of them; they take ten times as long
+    quiet = quiet or not ranks.first()
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
         print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
-    if config.restarts == 1:
-        return train_once(config, corpus, out, quiet=quiet, resume=resume)
-    return train_restarts(config, corpus, out, quiet=quiet, resume=resume)
+    with ranks.joined():
+        if config.restarts == 1:
+            return train_once(config, corpus, out, quiet=quiet, resume=resume)
+        return train_restarts(config, corpus, out, quiet=quiet, resume=resume)
 
 
 def train_restarts(
@@ -121,7 +128,7 @@ def train_restarts(
         folder = out / f"restart-{number}"
         summaries.append(train_once(one, corpus, folder, quiet=quiet, resume=resume))
     winner = max(range(config.restarts), key=lambda n: summaries[n]["score"])
-    for file in (out / f"restart-{winner}").iterdir():
+    for file in (out / f"restart-{winner}").iterdir() if ranks.first() else ():
         if file.is_file():
             shutil.copy2(file, out / file.name)
     scores = [s["score"] for s in summaries]
@@ -132,10 +139,10 @@ def train_once(
     config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool
 ) -> dict[str, Any]:
     """One seed: build, warm-start or resume, run the stages, write the summary."""
-    resume = resume and (out / CONFIG).is_file()
+    resume = ranks.from_first(resume and (out / CONFIG).is_file())
     if resume:
         same_run(config, out)
-        if summary := read_summary(out):
+        if summary := ranks.from_first(read_summary(out)):
             return summary
     set_seed(config.seed)
     warm = Path(config.warm_start) if config.warm_start else None
@@ -144,9 +151,12 @@ def train_once(
     model = config.model.build(len(codecs.source), len(codecs.target))
     if warm:
         load_weights(model, warm / WEIGHTS)
+    if not ranks.first():
+        torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
-    if not resume:
+    if ranks.first() and not resume:
         write_start(out, config, codecs, corpus)
+    ranks.wait()
     best = trainer.run()
     summary = {
         "metric": best.metric,
@@ -157,7 +167,8 @@ def train_once(
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     finish(out, summary)
-    (out / CHECKPOINT).unlink(missing_ok=True)
+    if ranks.first():
+        (out / CHECKPOINT).unlink(missing_ok=True)
     return summary
 
 
@@ -181,7 +192,8 @@ def same_run(config: RunConfig, out: Path) -> None:
 
 
 def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    write_text(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    if ranks.first():
+        write_text(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
 
 
@@ -228,19 +240,18 @@ class Trainer:
         self.probes = probes if config.model.left_to_right else {}  # log Z is of a step's scores
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
-        self.rng = torch.Generator(self.accelerator.device).manual_seed(config.seed)
+        seed = ranks.own_seed(config.seed)
+        self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
         self.started = time.monotonic()
 
     def run(self) -> Best:
         """All stages, from the last checkpoint if there is one; the best weights stay loaded."""
         path, tensors, point = self.out / CHECKPOINT, None, Point()
-        if path.exists():
+        if ranks.from_first(path.exists()):
             tensors, facts = load_checkpoint(path)
             point = point_of(facts, path, stages=len(self.config.stages))
             self.started -= point.seconds
         self.log_file = self.open_log(point.logged)
-        self.log_file.truncate(point.logged)
-        self.log_file.seek(point.logged)
         with stopping() as stop:
             for number, (name, stage) in enumerate(self.config.stages):
                 if number < point.stage:
@@ -250,17 +261,23 @@ class Trainer:
                 best, tensors = point.best, None
                 point = Point(stage=number + 1)
         self.log_file.close()
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:  # its end_training would part the processes
+            tracker.finish()
         return best
 
     def open_log(self, logged: int) -> TextIO:
-        """The log, which has at least so many bytes."""
+        """The log, cut to so many bytes, which it has; other processes' lines go nowhere."""
+        if not ranks.first():
+            return open(os.devnull, "w", encoding="utf-8")
         path = self.out / METRICS
         size = path.stat().st_size if path.is_file() else -1
         if size < logged:
             found = f"it has {size}" if size >= 0 else "it is not there"
             raise UserError(f"{path}: the checkpoint says {logged} bytes, but {found}")
-        return path.open("r+", encoding="utf-8")
+        file = path.open("r+", encoding="utf-8")
+        file.truncate(logged)
+        file.seek(logged)
+        return file
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
@@ -286,7 +303,7 @@ class Trainer:
         per_epoch = math.ceil(len(batches.plan(0)) / stage.accumulation)
         updates = stage.epochs * per_epoch
         learner = Learner(self.model, stage.objective)
-        learner, optimizer = self.accelerator.prepare(learner, make_optimizer(learner, stage))
+        optimizer = self.accelerator.prepare(make_optimizer(learner, stage))
         if tensors is not None:
             restore_training(tensors, self.model, optimizer, self.rng)
         with Progress(name, updates, quiet=self.quiet) as progress:
@@ -308,12 +325,13 @@ class Trainer:
                     if point.update % self.config.log_every == 0:
                         at = {"stage": name, "epoch": epoch, "update": point.update, "lr": lr}
                         self.log("train", **at, **meter.row())
-                    if stop or point.update % self.config.checkpoint_every == 0:
+                    signum = ranks.largest(max(stop, default=0))
+                    if signum or point.update % self.config.checkpoint_every == 0:
                         self.save(point, optimizer)
-                        stop_here(stop, self.out)
+                        stop_here(signum, self.out)
                 point = self.end_of_epoch(name, stage, point, meter.mean(), progress)
                 self.save(point, optimizer)
-                stop_here(stop, self.out)
+                stop_here(ranks.largest(max(stop, default=0)), self.out)
                 if stage.patience is not None and epoch - point.best.epoch >= stage.patience:
                     progress.say(f"{name}: no better dev score for {stage.patience} epochs")
                     break
@@ -323,10 +341,11 @@ class Trainer:
         self, name: str, stage: Stage, point: Point, loss: float, progress: Progress
     ) -> Point:
         """Score dev, keep the weights if they are the best, and step to the next epoch."""
-        found = self.on_dev(name, point.epoch, point.update)
+        scored = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
+        found = Best(*ranks.from_first(scored))
         improved = found.score > point.best.score
         progress.say(f"{name} {found.text(loss)}{' (best)' if improved else ''}")
-        if improved:
+        if improved and ranks.first():
             save_weights(self.model, self.out / WEIGHTS)
         return point._replace(
             epoch=point.epoch + 1,
@@ -341,7 +360,8 @@ class Trainer:
         point = point._replace(logged=self.log_file.tell(), seconds=self.seconds())
         facts = point._asdict() | {"best": point.best._asdict()}
         tensors = training_tensors(self.model, optimizer, self.rng)
-        save_checkpoint(self.out / CHECKPOINT, tensors, facts)
+        if ranks.first():
+            save_checkpoint(self.out / CHECKPOINT, tensors, facts)
 
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
         """The dev split decoded with the run's own search, scored and logged."""
@@ -367,29 +387,32 @@ class Trainer:
     ) -> tuple[float, int, dict[str, float]]:
         """One optimizer step on a group of batches: total loss, size and the objective's log.
 
-        Gradients of the totals add up over batches and are divided once by the global size, so
-        that accumulation gives the gradient of one large batch.
+        Gradients of the totals add up over batches and processes and are divided once by the
+        global size, so that both give the gradient of one large batch. The log is of the last
+        batch, of the first process's share.
         """
         learner.train()
-        total, size, log = 0.0, 0, {}
-        for number, batch in enumerate(group):
+        total, size, log = 0.0, 0.0, {}
+        for batch in group:
+            if not len(batch.target):
+                continue  # a small batch, and all its sentences are other processes'
             batch = Batch(*(tensor.to(self.accelerator.device) for tensor in batch))
-            more = number + 1 < len(group)
-            with self.accelerator.no_sync(learner) if more else nullcontext():
-                with self.accelerator.autocast():
-                    loss = learner(batch, now, self.rng)
-                self.accelerator.backward(loss.total)
+            with self.accelerator.autocast():
+                loss = learner(batch, now, self.rng)
+            self.accelerator.backward(loss.total)
             total, size, log = total + loss.total.item(), size + loss.size, dict(loss.log)
+        total, size = ranks.summed([total, size])
         if not math.isfinite(total):
             raise UserError(
                 f"the loss became {total} at update {now.update}; lower the learning rate"
             )
+        ranks.sum_gradients(learner.parameters())
         gradients = [p.grad for p in learner.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, 1.0 / max(size, 1))
         self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
         optimizer.step()
         optimizer.zero_grad()
-        return total, size, log
+        return total, int(size), log
 
 
 class Meter:
@@ -429,9 +452,9 @@ def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator
         yield group
 
 
-def stop_here(stop: list[int], out: Path) -> None:
-    if stop:
-        raise Interrupted(stop[0], f"stopped after a whole update; --resume goes on with {out}")
+def stop_here(signum: int, out: Path) -> None:
+    if signum:
+        raise Interrupted(signum, f"stopped after a whole update; --resume goes on with {out}")
 
 
 def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
@@ -463,7 +486,7 @@ def accelerator(config: RunConfig, out: Path) -> Accelerator:
     auto = "no" if on_cpu else "bf16"
     precision = {"auto": auto, "float32": "no", "bfloat16": "bf16"}[config.precision]
     made = Accelerator(
-        cpu=config.device == "cpu",
+        cpu=on_cpu,  # else it would take several processes on processors for one
         mixed_precision=precision,
         log_with=tracker(config),
         project_dir=str(out),

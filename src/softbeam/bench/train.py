@@ -61,9 +61,7 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     model = config.model.build(source_vocab, target_vocab)
     trainer = Trainer(config, corpus, codecs, model, out, quiet=True)
     learner = Learner(model, CrossEntropy())
-    learner, optimizer = trainer.accelerator.prepare(
-        learner, make_optimizer(learner, config.pretrain)
-    )
+    optimizer = trainer.accelerator.prepare(make_optimizer(learner, config.pretrain))
 
     def update(batch: Batch) -> None:
         trainer.update(learner, optimizer, [batch], config.pretrain, Moment())

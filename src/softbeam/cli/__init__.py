@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
-from softbeam import __version__
+from softbeam import __version__, ranks
 from softbeam.cli.benching import bench
 from softbeam.cli.fetching import data, models
 from softbeam.cli.reproducing import demo, report, reproduce
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
+        if ranks.world() > 1 and words[0] not in TOGETHER:
+            raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
         return COMMANDS[words[0]](words[1:])
     except UserError as error:
         print(f"softbeam {words[0]}: {error}", file=sys.stderr)
@@ -38,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("softbeam: interrupted", file=sys.stderr)
         return 130
+
+
+TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 
 
 def overview() -> str:

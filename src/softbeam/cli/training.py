@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from softbeam import ranks
 from softbeam.cli.parsing import parser, say_json, whole_numbers
 from softbeam.errors import UserError
 
@@ -54,6 +55,8 @@ def train(words: list[str]) -> int:
     from softbeam.train import train as run
 
     summary = run(config, Path(parsed.out), quiet=parsed.quiet, resume=parsed.resume)
+    if not ranks.first():
+        return 0
     show_summary(parsed.out, summary)
     if parsed.json:
         say_json({"run": parsed.out} | summary)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from softbeam import ranks
 from softbeam.types import Batch
 
 
@@ -23,7 +24,7 @@ class Position(NamedTuple):
 
 
 def collate(examples: Sequence[Encoded]) -> Batch:
-    """Examples padded with 0 on the right; `mask` is True at the known targets."""
+    """Examples, or none, padded with 0 on the right; `mask` is True at the known targets."""
     source = pad([e.source for e in examples])
     target = pad([e.target for e in examples], fill=-1)
     mask = target >= 0
@@ -32,8 +33,9 @@ def collate(examples: Sequence[Encoded]) -> Batch:
 
 def pad(rows: Sequence[Sequence[int]], fill: int = 0) -> torch.Tensor:
     """A rectangle of the rows, at least one column wide."""
-    width = max(1, max(len(row) for row in rows))
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+    width = max([1, *map(len, rows)])
+    cells = [[*row, *[fill] * (width - len(row))] for row in rows]
+    return torch.tensor(cells, dtype=torch.long).reshape(len(rows), width)
 
 
 def width(example: Encoded) -> int:
@@ -60,7 +62,8 @@ class Batches:
     """Training batches: the same seed gives the same batches in the same order, from any position.
 
     Each epoch shuffles the examples, sorts them by length (ties stay shuffled), cuts them by the
-    token budget, and shuffles the batches.
+    token budget, and shuffles the batches. Of several processes each takes its share of every
+    batch, which may be none of its examples.
     """
 
     def __init__(self, examples: Sequence[Encoded], *, tokens: int, seed: int):
@@ -83,7 +86,7 @@ class Batches:
         """The rest of an epoch from a position; each batch comes with the position after it."""
         plan = self.plan(start.epoch)
         for number in range(start.batch, len(plan)):
-            batch = collate([self.examples[i] for i in plan[number]])
+            batch = collate([self.examples[i] for i in ranks.share(plan[number])])
             last = number + 1 == len(plan)
             after = Position(start.epoch + 1, 0) if last else Position(start.epoch, number + 1)
             yield after, batch
