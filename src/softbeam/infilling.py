@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softbeam import ranks
 from softbeam.models.hf_mlm import HfMaskedLM
 from softbeam.sampling import sample, sampler
 from softbeam.sampling_config import SamplingConfig
@@ -24,6 +25,27 @@ class Filling(NamedTuple):
     tokens: list[str]  # in the gaps
     share: float  # of the samples
     energy: float
+
+
+def infill_all(
+    mlm: HfMaskedLM,
+    texts: Sequence[str],
+    config: SamplingConfig,
+    *,
+    samples: int,
+    method: Method = "mh",
+) -> Iterator[list[Filling]]:
+    """The fillings of each text, in order, while they are found; processes share the texts.
+
+    Each text has random numbers of its own, whatever the others are.
+    """
+
+    def one(number: int) -> list[Filling]:
+        own = replace(config, seed=config.stream(number))
+        return infill(mlm, texts[number], own, samples=samples, method=method)
+
+    for found in ranks.in_turn(range(len(texts)), one):
+        yield [Filling(*filling) for filling in found]
 
 
 def infill(

@@ -7,7 +7,7 @@ are exchanged, nothing that could be executed. Torch is loaded only where there 
 import atexit
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 T = TypeVar("T")
-PATIENCE = timedelta(minutes=30)  # for a process that does not answer; others wait for dev scores
+V = TypeVar("V")
+PATIENCE = timedelta(days=7)  # with one that has more to do; one that has ended is noticed at once
 LOST = ("closed by peer", "reset by peer", "Broken pipe", "Timed out")
 
 
@@ -39,6 +40,23 @@ def first() -> bool:
 def share(items: Sequence[T]) -> Sequence[T]:
     """This process's part of what all of them work on; the first one's is the largest."""
     return items[rank() :: world()]
+
+
+def block(n: int) -> range:
+    """This process's part of n things if each takes things that follow one another."""
+    start, end = (-(-n * r // world()) for r in (rank(), rank() + 1))
+    return range(start, end)
+
+
+def in_turn(items: Sequence[T], work: Callable[[T], V]) -> Iterator[V]:
+    """What comes of each item, in their order and on all processes; JSON can hold it.
+
+    The processes work on as many items at a time as there are processes.
+    """
+    for start in range(0, len(items), world()):
+        mine = share(items[start : start + world()])
+        for found in gathered([work(item) for item in mine]):
+            yield from found
 
 
 def own_seed(seed: int) -> int:

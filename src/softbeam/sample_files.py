@@ -3,11 +3,16 @@
 The first line holds all settings, texts and versions; then comes one line for each chain after
 each sweep. A checkpoint beside the file holds the chains, the generator and the file's length at
 that moment: what was written after it is cut off and sampled again, the same.
+
+Texts that are sampled side by side have a generator of their own. Of several processes each takes
+some of these groups and writes a file as if they were all there are; the first one puts the others'
+behind its own, which gives the bytes that one process gives.
 """
 
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,7 +22,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from softbeam import __version__
+from softbeam import __version__, ranks
 from softbeam.chains import Record
 from softbeam.checkpoint import load_checkpoint, save_checkpoint
 from softbeam.errors import Interrupted, UserError, limited
@@ -75,22 +80,22 @@ def write_samples(
     """
     groups = grouped(header["texts"], config)
     chains = [sampler(mlm, texts, config) for texts in groups]  # what is wrong is said at once
-    tensors, facts = begin(out, header, resume=resume)
-    rng = torch.Generator().manual_seed(config.seed)
-    sweep, total = facts["sweep"], len(groups) * config.sweeps
-    state = None
+    mine, part = ranks.block(len(groups)), part_of(out, ranks.rank())
+    tensors, facts = begin(part, header, resume=resume)
+    start, sweep, state = facts.get("group", mine.start), facts["sweep"], None
+    rng = generator(config, start)
     if tensors:
-        check_place(facts, len(groups), config.sweeps, checkpoint_of(out))
-        state = resumed(tensors, mlm, chains[facts["group"]], rng, checkpoint_of(out))
+        check_place(facts, mine.stop, config.sweeps, checkpoint_of(part))
+        state = resumed(tensors, mlm, chains[start], rng, checkpoint_of(part))
     with (
-        out.open("r+b") as file,
-        Progress("sample", total, quiet=quiet) as progress,
+        part.open("r+b") as file,
+        Progress("sample", len(mine) * config.sweeps, quiet=quiet) as progress,
         stopping() as stop,
     ):
-        progress.skip(facts["group"] * config.sweeps + sweep)
+        progress.skip((start - mine.start) * config.sweeps + sweep)
         file.truncate(facts["bytes"])
-        writer = Writer(file, checkpoint_of(out), header, facts, every)
-        for group in range(facts["group"], len(groups)):
+        writer = Writer(file, checkpoint_of(part), header, facts, every)
+        for group in range(start, mine.stop):
             for record in sample(chains[group], rng, state=state, first=sweep):
                 rows = sample_rows(mlm, chains[group], record, config, group)
                 writer.write(rows, group, record, rng, now=bool(stop))
@@ -99,8 +104,43 @@ def write_samples(
                     raise Interrupted(
                         stop[0], f"stopped after a whole sweep; --resume goes on with {out}"
                     )
-            state, sweep = None, 0
-        return writer.seconds()
+            rng, state, sweep = generator(config, group + 1), None, 0
+    seconds = max(ranks.gathered(writer.seconds()))  # now all of them are done
+    if ranks.first():
+        append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
+    return seconds
+
+
+def generator(config: SamplingConfig, group: int) -> torch.Generator:
+    """The random numbers of texts that are sampled side by side."""
+    return torch.Generator().manual_seed(config.stream(group))
+
+
+def part_of(out: Path, rank: int) -> Path:
+    """The file that a process writes; the first one's becomes the whole."""
+    return out.with_name(f"{out.name}.{rank}-of-{ranks.world()}") if rank else out
+
+
+def append(out: Path, parts: Sequence[Path]) -> None:
+    """Put what other processes have written behind the file; their headers are its own."""
+    try:
+        with out.open("ab") as file:
+            for part in parts:
+                with part.open("rb") as other:
+                    other.readline()
+                    shutil.copyfileobj(other, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+
+
+def clear(out: Path) -> None:
+    """Remove what only an unfinished file needs: the processes' parts, and the checkpoints."""
+    for rank in range(1, ranks.world()):
+        part_of(out, rank).unlink(missing_ok=True)
+        checkpoint_of(part_of(out, rank)).unlink(missing_ok=True)
+    checkpoint_of(out).unlink(missing_ok=True)
 
 
 def grouped(texts: Sequence[str], config: SamplingConfig) -> list[Sequence[str]]:
@@ -174,7 +214,7 @@ class Writer:
         os.fsync(self.file.fileno())
         facts = {"group": group, "sweep": record.sweep + 1, "bytes": self.file.tell()}
         tensors = record.state._asdict() | {"random": rng.get_state()}
-        about = {"seconds": self.seconds(), "header": self.header}
+        about = {"seconds": self.seconds(), "header": self.header, "processes": ranks.world()}
         save_checkpoint(self.checkpoint, tensors, facts | about)
         self.saved = time.monotonic()
 
@@ -187,7 +227,7 @@ def begin(
     out: Path, header: Header, *, resume: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The file as it is to be gone on with: tensors and facts of its checkpoint, if it has one."""
-    fresh = {"group": 0, "sweep": 0, "seconds": 0.0, "bytes": len(as_line(header))}
+    fresh = {"sweep": 0, "seconds": 0.0, "bytes": len(as_line(header))}
     checkpoint = checkpoint_of(out)
     if resume and out.exists():
         same_settings(out, read_header(out), header)
@@ -195,6 +235,11 @@ def begin(
             tensors, facts = load_checkpoint(checkpoint)
             check_facts(checkpoint, facts)
             same_settings(checkpoint, facts["header"], header)
+            if facts["processes"] != ranks.world():
+                raise UserError(
+                    f"{out} was begun by {facts['processes']} processes, not {ranks.world()}; "
+                    "give another --out to sample anew"
+                )
             if out.stat().st_size < facts["bytes"]:
                 raise UserError(f"{out} is shorter than its checkpoint says: {facts['bytes']}")
             return tensors, facts
@@ -215,7 +260,7 @@ def check_place(facts: dict[str, Any], groups: int, sweeps: int, checkpoint: Pat
 
 def check_facts(checkpoint: Path, facts: dict[str, Any]) -> None:
     """A UserError if the facts are not those of a moment between two sweeps."""
-    counts = [facts.get(name) for name in ("group", "sweep", "bytes")]
+    counts = [facts.get(name) for name in ("group", "sweep", "bytes", "processes")]
     right = all(isinstance(count, int) and count >= 0 for count in counts)
     seconds = facts.get("seconds")
     if not (right and isinstance(seconds, int | float) and isinstance(facts.get("header"), dict)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from softbeam.diagnostics import mixing, unique_ratio
 from softbeam.errors import UserError
 from softbeam.files import Types, read_object, write_atomic, write_text
-from softbeam.sample_files import Header, checkpoint_of, read_samples, same_settings
+from softbeam.sample_files import Header, checkpoint_of, clear, read_samples, same_settings
 
 RATES = {"accepted": "accept", "repeated": "self", "novel": "novel", "stuck": "stuck"}
 SUMMARY: Types = {"header": dict, "samples": str, "seconds": (int, float), "texts": list}
@@ -160,7 +160,7 @@ def finish(out: Path, header: Header, *, seconds: float) -> dict[str, Any]:
         made["plot"] = str(out.with_suffix(".png"))
         write_plot(found, out.with_suffix(".png"))
     write_text(summary_of(out), json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    checkpoint_of(out).unlink(missing_ok=True)
+    clear(out)
     return made
 
 

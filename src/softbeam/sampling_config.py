@@ -40,7 +40,7 @@ class SamplingConfig:
         seed: of all randomness
         dtype: of the model's numbers
         rows: largest number of masked rows given to the model at once
-        at_once: chains run side by side; further texts wait
+        at_once: chains run side by side; further texts wait, or are other processes'
     """
 
     chains: int = 8
@@ -68,7 +68,7 @@ class SamplingConfig:
     seed: int = 1
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     rows: int = 256
-    at_once: int = 256
+    at_once: int = 64
 
     def __post_init__(self) -> None:
         for name in ("chains", "sweeps", "rows", "at_once"):
@@ -117,6 +117,10 @@ class SamplingConfig:
             return Constant(value=self.temperature)
         start, slope, floor = self.anneal
         return Linear(start=start, slope=slope, floor=floor)
+
+    def stream(self, number: int) -> int:
+        """The seed of a text, or of texts side by side; that of the first is the seed itself."""
+        return (self.seed + 1_000_003 * number) % 2**63
 
     def caveats(self) -> list[str]:
         """What keeps the samples from being those of exp(-energy / temperature), a sentence each.

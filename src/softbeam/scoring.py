@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import torch
 
+from softbeam import ranks
 from softbeam.energy import LocalEnergy, RawEnergy
 from softbeam.errors import UserError
 from softbeam.models.hf_mlm import HfMaskedLM
 
 ENERGIES = {"local": LocalEnergy, "raw": RawEnergy}
-TOGETHER = 64  # texts
+TOGETHER = 16  # texts; what comes together is the same for any number of processes
 TOKENS = 16_384  # given to the model at once
 
 
@@ -24,11 +25,10 @@ class Scored(NamedTuple):
     scores: list[float]  # of each token, given all others
 
 
-@torch.inference_mode()
 def scored(
     mlm: HfMaskedLM, texts: Sequence[str], *, energy: str = "local", rows: int = 256
 ) -> Iterator[Scored]:
-    """The score of each text, in order, while they are found.
+    """The score of each text, in order, while they are found; processes share the texts.
 
     Memory is bounded: at most `rows` masked rows, and at most 16,384 tokens of them, are given to
     the model at once, however many or long the texts are.
@@ -39,18 +39,29 @@ def scored(
         energy: local, the sum of log-probabilities; or raw, of logits.
         rows: largest number of masked rows given to the model at once.
     """
-    for start in range(0, len(texts), TOGETHER):
-        part = texts[start : start + TOGETHER]
-        prompts = mlm.encode(part)
-        check_whole(part, prompts.hidden.sum(-1).tolist(), prompts.frozen, start)
-        bounded = max(1, min(rows, TOKENS // prompts.tokens.shape[1]))
-        scores = ENERGIES[energy](mlm, rows=bounded).scores(prompts.tokens)
-        for text, ids, row, frozen in zip(
-            part, prompts.tokens, scores, prompts.frozen, strict=True
-        ):
-            tokens = mlm.tokenizer.convert_ids_to_tokens(ids[~frozen].tolist())
-            each = row[~frozen].tolist()
-            yield Scored(text, float(row.double().sum()), tokens, each)
+
+    def part(start: int) -> list[Scored]:
+        together = texts[start : start + TOGETHER]
+        return scored_together(mlm, together, start, energy=energy, rows=rows)
+
+    for found in ranks.in_turn(range(0, len(texts), TOGETHER), part):
+        yield from (Scored(*one) for one in found)
+
+
+@torch.inference_mode()
+def scored_together(
+    mlm: HfMaskedLM, texts: Sequence[str], first: int, *, energy: str, rows: int
+) -> list[Scored]:
+    """The scores of a few texts, of which the first has this number."""
+    prompts = mlm.encode(texts)
+    check_whole(texts, prompts.hidden.sum(-1).tolist(), prompts.frozen, first)
+    bounded = max(1, min(rows, TOKENS // prompts.tokens.shape[1]))
+    scores = ENERGIES[energy](mlm, rows=bounded).scores(prompts.tokens)
+    found = []
+    for text, ids, row, frozen in zip(texts, prompts.tokens, scores, prompts.frozen, strict=True):
+        tokens = mlm.tokenizer.convert_ids_to_tokens(ids[~frozen].tolist())
+        found.append(Scored(text, float(row.double().sum()), tokens, row[~frozen].tolist()))
+    return found
 
 
 def check_whole(

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
+from softbeam import ranks
 from softbeam.data.readers import read_texts
 from softbeam.errors import UserError, reason
 
@@ -67,4 +68,6 @@ def given_texts(parsed: Any) -> list[str]:
         raise UserError("give either --text TEXT or --input FILE")
     if parsed.text is not None:
         return [parsed.text]
+    if parsed.input == "-" and ranks.world() > 1:
+        raise UserError("--input - is one process's standard input; under torchrun give a file")
     return read_texts(parsed.input)

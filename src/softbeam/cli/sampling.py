@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbeam import ranks
 from softbeam.cli.parsing import (
     Parser,
     add_fields,
@@ -18,6 +19,7 @@ from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.sampling_config import SamplingConfig
 
 if TYPE_CHECKING:
+    from softbeam.infilling import Filling
     from softbeam.models.hf_mlm import HfMaskedLM
 
 OF_SAMPLING = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
@@ -46,25 +48,43 @@ def sample(words: list[str]) -> int:
 
     out = Path(parsed.out)
     header = sample_files.make_header(parsed.mlm, texts, config, parsed.threads)
-    finished = sample_report.finished(out, header) if parsed.resume else None
-    if finished is None:
-        for line in () if parsed.quiet else config.caveats():
-            print(f"note: {line}", file=sys.stderr)
-        mlm = load_mlm(parsed)
-        seconds = sample_files.write_samples(
-            mlm,
-            header,
-            config,
-            out,
-            resume=parsed.resume,
-            every=parsed.checkpoint_every,
-            quiet=parsed.quiet,
-        )
-        finished = sample_report.finish(out, header, seconds=seconds)
-    print(sample_report.as_text(finished))
-    if parsed.json:
-        say_json(finished)
+    quiet = parsed.quiet or not ranks.first()
+    with ranks.joined():
+        known = sample_report.finished(out, header) if parsed.resume and ranks.first() else None
+        found = ranks.from_first(known)
+        if found is None:
+            for line in () if quiet else [*config.caveats(), *idle(texts, config)]:
+                print(f"note: {line}", file=sys.stderr)
+            mlm = load_mlm(parsed)
+            seconds = sample_files.write_samples(
+                mlm,
+                header,
+                config,
+                out,
+                resume=parsed.resume,
+                every=parsed.checkpoint_every,
+                quiet=quiet,
+            )
+            found = sample_report.finish(out, header, seconds=seconds) if ranks.first() else None
+    if found is not None and ranks.first():
+        print(sample_report.as_text(found))
+        if parsed.json:
+            say_json(found)
     return 0
+
+
+def idle(texts: list[str], config: SamplingConfig) -> list[str]:
+    """A sentence where some of the processes have nothing to sample."""
+    from softbeam.sample_files import grouped
+
+    groups = len(grouped(texts, config))
+    if groups >= ranks.world():
+        return []
+    few = max(config.chains, config.chains * len(texts) // ranks.world())
+    return [
+        f"{ranks.world() - groups} of {ranks.world()} processes have nothing to do: the texts are "
+        f"{groups} times --at-once {config.at_once} chains; --at-once {few} makes more of them"
+    ]
 
 
 def score(words: list[str]) -> int:
@@ -86,11 +106,13 @@ def score(words: list[str]) -> int:
     from softbeam.progress import Progress
 
     mlm = load_mlm(parsed)
-    with Progress("score", len(texts), quiet=parsed.quiet or sys.stdout.isatty()) as progress:
+    quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()
+    with ranks.joined(), Progress("score", len(texts), quiet=quiet) as progress:
         rows = scoring.scored(mlm, texts, energy=parsed.energy, rows=parsed.rows)
         for line in scoring.rendered(rows, style=parsed.format, per_token=parsed.per_token):
-            print(line, flush=True)
-            progress.advance()
+            if ranks.first():
+                print(line, flush=True)
+                progress.advance()
     return 0
 
 
@@ -103,31 +125,40 @@ def infill(words: list[str]) -> int:
         "another, and greedy all at once.",
     )
     mlm_arguments(made)
-    made.add_argument("--text", type=str, required=True, help="a text with gaps, [MASK]")
+    made.add_argument("--text", type=str, default=None, help="a text with gaps, [MASK]")
+    made.add_argument("--input", type=str, default=None, help="texts, one on a line; - for stdin")
     made.add_argument("--samples", type=int, default=200, help="fillings to draw")
     made.add_argument("--method", type=str, choices=["mh", "in-turn", "greedy"], default="mh")
     made.add_argument("--show", type=int, default=10, help="fillings to print")
     config_arguments(made, skip=OF_SAMPLING)
-    made.add_argument("--json", action="store_true", help="all of them as a last line of JSON")
+    made.add_argument("--json", action="store_true", help="a line of JSON with all of a text's")
     parsed = made.parse_args(words)
     for name in ("samples", "show"):
         if parsed[name] < 1:
             raise UserError(f"--{name} {parsed[name]}: must be at least 1")
     limited("--burn-in", parsed.burn_in, least=0)
-    config = to_config(parsed, sweeps=parsed.burn_in + 1)
-    from softbeam.infilling import infill as run
+    config, texts = to_config(parsed, sweeps=parsed.burn_in + 1), given_texts(parsed)
+    from softbeam.infilling import infill_all
 
     mlm = load_mlm(parsed)
-    found = run(mlm, parsed.text, config, samples=parsed.samples, method=parsed.method)
-    print("  share    energy  text")
+    with ranks.joined():
+        every = infill_all(mlm, texts, config, samples=parsed.samples, method=parsed.method)
+        for text, found in zip(texts, every, strict=True):
+            if ranks.first():
+                show_fillings(text, found, parsed)
+    return 0
+
+
+def show_fillings(text: str, found: "list[Filling]", parsed: Any) -> None:
+    """The fillings of a text as a table, and as JSON where asked."""
+    print(f"  share    energy  {'text' if parsed.input is None else text}")
     for one in found[: parsed.show]:
         print(f"{one.share:7.3f}  {one.energy:8.3f}  {one.text}")
     if len(found) > parsed.show:
         print(f"and {len(found) - parsed.show} others")
     if parsed.json:
         rows = [one._asdict() for one in found]
-        say_json({"text": parsed.text, "method": parsed.method, "fillings": rows})
-    return 0
+        say_json({"text": text, "method": parsed.method, "fillings": rows})
 
 
 DTYPES = ("float32", "float64", "bfloat16")
