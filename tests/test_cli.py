@@ -126,7 +126,10 @@ BAD = {
     "unknown choice": (["train", "stress", "--model.encoder", "tri"], "tri"),
     "not positive": (["train", "stress", "--pretrain.lr", "0"], "must be above 0"),
     "nothing to do": (["train", "stress", "--pretrain.epochs", "0"], "nothing to train"),
-    "no objective": (["train", "stress", "--objective", "frob"], "'frob'; there are cross-entropy"),
+    "no objective": (
+        ["train", "stress", "--objective", "frob"],
+        "no objective 'frob'; there are cross-entropy",
+    ),
     "no file": (["train", "tagging"], "--data.train PATH"),
     "missing file": (["train", "tagging", "--data.train", "/no/such.conll"], "such.conll"),
     "no run": (["evaluate", "/no/such/run"], "is not a run folder"),

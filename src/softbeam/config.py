@@ -305,7 +305,10 @@ class RunConfig:
 
 def run_parser(default: RunConfig, parser: P) -> P:
     """The parser with a flag for every field of a run, whose defaults are a recipe's."""
-    set_parsing_settings(subclasses_enabled=[Task, Model, Objective, Schedule, Cost])
+    set_parsing_settings(
+        subclasses_enabled=[Task, Model, Objective, Schedule, Cost],
+        import_path_denylist=[],  # none but its own, which it enforces then: os, pickle, ...
+    )
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
     parser.add_class_arguments(RunConfig, None, default=default)
     return parser

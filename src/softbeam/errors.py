@@ -48,7 +48,11 @@ def limited(
     if value is None or (least <= value <= most and above < value < below):
         return
     limits = {"at least": least, "above": above, "at most": most, "below": below}
-    said = " and ".join(f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x))
+    said = " and ".join(
+        f"{word} {x:,.0f}" if abs(x) >= 10**6 else f"{word} {x:g}"
+        for word, x in limits.items()
+        if math.isfinite(x)
+    )
     raise UserError(f"{name} {value}: must be {said or 'finite'}")
 
 
