@@ -117,13 +117,14 @@ def describe(folder: Path) -> dict[str, Any]:
     file = folder / "environment.json"
     types = {"command": list, "packages": dict, "files": dict}
     train = [r for r in rows if r["kind"] == "train"]
+    config = read_config(folder / CONFIG)
     return {
         "name": folder.name,
         "folder": folder,
         "finished": (folder / WEIGHTS).is_file(),
         "left_to_right": from_yaml(folder / CONFIG).model.left_to_right,
         "schedules": schedules(train),
-        "config": read_config(folder / CONFIG),
+        "config": config,
         "summary": read_summary(folder),
         "environment": read_object(file, "a run's environment", types) if file.exists() else {},
         "train": train,
