@@ -16,6 +16,7 @@ from pathlib import Path
 
 from softbeam.data.corpora import ENTRIES, Entry, File, Hosted, Packaged
 from softbeam.data.fetch import (
+    UNREADABLE,
     Progress,
     check,
     content_of,
@@ -140,11 +141,11 @@ def _is_right(target: Path, file: File) -> bool:
 
 
 def _derived(file: File, upstream: bytes) -> bytes:
-    unusable = (ValueError, OSError, EOFError, csv.Error, zlib.error)
     try:
         return file.derive(upstream)
-    except (UserError, zipfile.BadZipFile, tarfile.TarError, *unusable) as error:
-        raise UserError(f"{file.source.address()} cannot be used: {error}") from error
+    except (UserError, zipfile.BadZipFile, tarfile.TarError, csv.Error, *UNREADABLE) as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"{file.source.address()} cannot be used: {said}") from error
 
 
 def describe(name: str) -> dict[str, object]:

