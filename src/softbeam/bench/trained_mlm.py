@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from softbeam.data.batches import pad
 from softbeam.data.catalogue import cache_dir, locate
 from softbeam.data.readers import read_lines
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
+from softbeam.files import write_atomic
 from softbeam.mlm_training import held_out_loss, train_mlm
 from softbeam.models.mlm import TransformerMlm
 from softbeam.progress import Progress
@@ -36,12 +39,10 @@ def trained_mlm(
     vocabulary = Vocabulary.build(texts["train"], specials=MASKED, min_count=2)
     model = empty(vocabulary, seed)
     rows = {split: [vocabulary.encode(text) for text in texts[split]] for split in texts}
-    path = (folder or cache_dir() / "bench") / f"multi30k-mlm-{updates}-{seed}.pt"
+    path = (folder or cache_dir() / "bench") / f"multi30k-mlm-{updates}-{seed}.safetensors"
     if not loaded(model, path):
         train(model, table(rows["train"]), table(rows["val"]), updates, seed, quiet)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(model.state_dict(), part := path.with_suffix(".part"))
-        part.replace(path)
+        write_atomic(path, save({k: v.contiguous() for k, v in model.state_dict().items()}))
     known = model.allowed.tolist()
     held_out = [row for row in rows["val"] if all(known[i] for i in row)]
     return Trained(model.eval(), vocabulary, held_out)
@@ -69,8 +70,8 @@ def table(rows: list[list[int]]) -> Int[Tensor, "texts time"]:
 def loaded(model: TransformerMlm, path: Path) -> bool:
     """Whether the file was there and fitted; one of another version does not."""
     try:
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except (OSError, RuntimeError):
+        model.load_state_dict(load(path.read_bytes()))
+    except (OSError, RuntimeError, SafetensorError):
         return False
     return True
 

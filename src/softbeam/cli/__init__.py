@@ -1,5 +1,6 @@
 """The command line. Nothing heavy is imported before a command is known to be well formed."""
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,8 @@ from softbeam.errors import Interrupted, UserError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: 0 on success, 2 and one sentence for what a user can mend."""
+    if argv is None:
+        write_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
@@ -43,6 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
+
+
+def write_utf8() -> None:
+    """What is printed is UTF-8, as files are, whatever the locale; odd file names as they are."""
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def overview() -> str:

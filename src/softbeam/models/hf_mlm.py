@@ -109,7 +109,10 @@ class HfMaskedLM:
                     trust_remote_code=trust_remote_code,
                 )
         except Exception as error:  # a broken folder makes transformers raise errors of any class
-            said = " ".join(str(error).split())[:400]
+            said = " ".join(str(error).split())
+            if "trust_remote_code" in said:
+                said = "it brings code of its own, which is run only with --trust-remote-code"
+            said = said[:400]
             raise UserError(f"{str(name)!r} cannot be loaded as a masked LM: {said}") from error
         if lacking := sorted(info["missing_keys"]):
             raise UserError(
