@@ -127,6 +127,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from softbeam.grid import run_grid
+from softbeam.signals import ending
 sys.path.insert(0, {tests!r})
 from test_grid import Cell, square
 
@@ -137,20 +138,22 @@ def slow(cell, *, log):
 
 if __name__ == "__main__":
     folder = Path({folder!r})
-    run_grid([Cell(x=x) for x in range(4)], partial(slow, log=folder / "log"), folder, jobs=2)
+    with ending():
+        run_grid([Cell(x=x) for x in range(4)], partial(slow, log=folder / "log"), folder, jobs=2)
 """
 
 
 @pytest.mark.slow
-def test_a_killed_grid_goes_on_and_leaves_no_process(tmp_path):
-    """Cell 2 hangs; the parent is killed; then only what has no file is run."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_grid_goes_on_and_leaves_no_process(tmp_path, number):
+    """Cell 2 hangs; the parent gets a signal; then only what has no file is run."""
     script = tmp_path / "slow_grid.py"
     script.write_text(SLOW_GRID.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
     parent = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
     wait(lambda: sorted(ran(tmp_path / "log")) == [0, 1, 2, 3])
     wait(lambda: read_result(Cell(x=3), tmp_path) is not None)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.send_signal(number)
+    parent.wait(timeout=120)
     workers = {int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()}
     wait(lambda: not any(alive(pid) for pid in workers))
     run_grid(CELLS, partial(square, log=tmp_path / "log"), tmp_path, quiet=True)

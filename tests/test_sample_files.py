@@ -2,11 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -283,26 +279,3 @@ def test_bad_use_is_one_sentence(case, folder, tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and len(shown) == 1 and expected in shown[0], shown
     assert not (tmp_path / "samples.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_killed_processes_go_on_to_the_same_file(folder, tmp_path):
-    """SIGKILL at random moments; at the end no trace of it."""
-    more = ["--sweeps", "40", "--checkpoint-every", "0"]
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    assert main(words(folder, whole, *more)) == 0
-    rng, kills = random.Random(5), 0
-    while not out.with_suffix(".json").exists():
-        command = [sys.executable, "-m", "softbeam", *words(folder, out, *more, "--resume")]
-        process = subprocess.Popen(command)
-        size = out.stat().st_size if out.exists() else 0
-        while process.poll() is None and (not out.exists() or out.stat().st_size <= size):
-            time.sleep(0.005)  # the imports take seconds: kill while it samples
-        time.sleep(rng.uniform(0, 0.4))
-        if process.poll() is None and kills < 2:
-            process.kill()
-            kills += 1
-        process.wait(timeout=300)
-    assert kills
-    assert out.read_bytes() == whole.read_bytes()
-    assert not checkpoint_of(out).exists()

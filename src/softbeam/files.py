@@ -1,35 +1,42 @@
-"""Files written whole or not at all, and JSON that is what it should be or a sentence."""
+"""Files written whole or not at all, files that grow by whole lines, and JSON or a sentence."""
 
 import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from softbeam.errors import UserError
 
 
-def write_atomic(target: Path, data: bytes) -> None:
-    """Write the file whole or not at all: readers see the old one, or nothing, until it is whole.
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path to write to whose file takes the target's place at the end, synced, or vanishes.
 
-    The temporary file lies in the same folder, so the replacement never crosses a file system.
+    Readers see the old file, or nothing, until the new one is whole. The temporary file lies in
+    the same folder, so the replacement never crosses a file system.
     """
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
+        yield part
+        with part.open("r+b") as file:
             os.fsync(file.fileno())
         os.replace(part, target)
     except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise cannot_write(target, error) from error
     finally:
         with suppress(OSError):  # already replaced, or never made
             part.unlink()
+
+
+def write_atomic(target: Path, data: bytes) -> None:
+    """Write the file whole or not at all."""
+    with replacing(target) as part:
+        part.write_bytes(data)
 
 
 def require_writable(folder: Path) -> None:
@@ -42,6 +49,88 @@ def require_writable(folder: Path) -> None:
 def write_text(target: Path, text: str) -> None:
     """The same for text, in UTF-8."""
     write_atomic(target, text.encode("utf-8"))
+
+
+def remove(*paths: Path) -> None:
+    """Remove files, if they are there."""
+    for path in paths:
+        try:
+            path.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise UserError(f"{path} cannot be removed: {error.strerror or error}") from error
+
+
+def remove_parts(folder: Path, name: str = "*") -> None:
+    """Remove what killed writers of a file, or of any, left; nobody may be writing it now."""
+    remove(*folder.glob(f".{name}.????????.part"))
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written: {error.strerror or error}")
+
+
+class Growing:
+    """A file that grows by whole lines: one that does not fit on the disk is cut off again.
+
+    A kill may still leave a part of a line at the end, for which there are two cures: who goes on
+    writing gives the length that is known to be good, and who reads takes `whole_lines`.
+    """
+
+    def __init__(self, path: Path, length: int):
+        """Open a file that exists, and cut it to a length."""
+        self.path = path
+        try:
+            self.file = path.open("r+b", buffering=0)  # nothing is left over for a second try
+            if self.file.seek(0, os.SEEK_END) < length:
+                raise UserError(f"{path} is shorter than its checkpoint says: {length} bytes")
+            self.file.truncate(length)
+            self.file.seek(length)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def append(self, lines: bytes) -> None:
+        """All of the lines, or none and a sentence."""
+        before, left = self.file.tell(), memoryview(lines)
+        try:
+            while left:
+                left = left[self.file.write(left) :]
+        except OSError as error:
+            with suppress(OSError):
+                self.file.truncate(before)
+                self.file.seek(before)
+            raise cannot_write(self.path, error) from error
+
+    def synced(self) -> int:
+        """The length of the file, all of it on the disk."""
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> "Growing":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file; one without an end, which is being written or was cut, is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
 
 
 Types = Mapping[str, type | tuple[type, ...]]
@@ -61,11 +150,10 @@ def read_object(path: Path, what: str, types: Types = ANY) -> dict[str, Any]:
 
 
 def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, Any]]:
-    """The JSON objects in the lines of a file, or a sentence that one of them is not `what`."""
+    """The JSON objects in a file's whole lines, or a sentence that one of them is not `what`."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield json_object(line, f"{path}, line {number}, is not {what}", types)
+        for number, line in enumerate(whole_lines(path), 1):
+            yield json_object(line, f"{path}, line {number}, is not {what}", types)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 

@@ -105,6 +105,10 @@ def in_processes(
         started: dict[Future[float], C] = {pool.submit(compute, c, run, folder): c for c in cells}
         for done in as_completed(started):
             progress.advance(1, shown(started[done], done.result()))
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():  # their cells would take too long
+            process.terminate()
+        raise
     except BrokenProcessPool:
         raise UserError(
             f"one of the {jobs} processes was ended from outside (is memory short?); "

@@ -26,7 +26,15 @@ from softbeam.data.vocabulary import (
 )
 from softbeam.errors import UserError
 from softbeam.evaluate import Codecs
-from softbeam.files import Types, read_object, read_rows, write_text
+from softbeam.files import (
+    Types,
+    read_object,
+    read_rows,
+    remove,
+    remove_parts,
+    replacing,
+    write_text,
+)
 
 CONFIG, WEIGHTS, METRICS = "config.yaml", "model.safetensors", "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -73,15 +81,19 @@ def min_count(sources: list[tuple[str, ...]]) -> int:
 
 
 def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) -> None:
-    """Everything that is known of a run before its first update; its configuration comes last."""
+    """Everything that is known of a run before its first update.
+
+    The configuration of an earlier run in the folder goes first, and the new one comes last, so
+    that a folder with one is whole.
+    """
+    remove(*(out / left for left in (CONFIG, SUMMARY, CHECKPOINT, WEIGHTS)))
+    remove_parts(out)
     sizes = {name: len(split) for name, split in corpus.splits.items()}
     facts = environment() | {"files": corpus.files, "examples": sizes}
     write_text(out / "environment.json", json.dumps(facts, indent=1) + "\n")
     write_text(out / METRICS, "")
     save_codec(codecs.source, out / "source.json")
     save_codec(codecs.target, out / "target.json")
-    for left in (SUMMARY, CHECKPOINT, WEIGHTS):  # of an earlier run in the same folder
-        (out / left).unlink(missing_ok=True)
     write_text(out / CONFIG, to_yaml(config))
 
 
@@ -124,12 +136,10 @@ def save_weights(model: nn.Module, path: Path) -> None:
     """The weights in safetensors; a matrix that two layers share is stored once."""
     from safetensors.torch import save_model
 
-    beside = path.with_name(path.name + ".tmp")
     try:
-        save_model(model, str(beside))
-        os.replace(beside, path)
-    except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
+        with replacing(path) as part:
+            save_model(model, str(part))
+    except SafetensorError as error:
         raise UserError(f"{path} cannot be written: {error}") from None
 
 

@@ -2,23 +2,23 @@
 
 The first line holds all settings, texts and versions; then comes one line for each chain after
 each sweep. A checkpoint beside the file holds the chains, the generator and the file's length at
-that moment: what was written after it is cut off and sampled again, the same.
+that moment: what was written after it is cut off and sampled again, the same. A line is whole if it
+has an end: only a kill leaves one without, which no reader here takes for a sample.
 
 Texts that are sampled side by side have a generator of their own. Of several processes each takes
 some of these groups and writes a file as if they were all there are; the first one puts the others'
 behind its own, which gives the bytes that one process gives.
 """
 
+import glob
 import json
-import os
 import platform
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -26,7 +26,15 @@ from softbeam import __version__, ranks
 from softbeam.chains import Record
 from softbeam.checkpoint import load_checkpoint, save_checkpoint
 from softbeam.errors import Interrupted, UserError, limited
-from softbeam.files import Types, json_object, read_rows
+from softbeam.files import (
+    Growing,
+    Types,
+    json_object,
+    read_rows,
+    remove,
+    remove_parts,
+    write_atomic,
+)
 from softbeam.masking import may_stand
 from softbeam.models.hf_mlm import HfMaskedLM
 from softbeam.progress import Progress
@@ -36,6 +44,7 @@ from softbeam.signals import stopping
 from softbeam.types import ChainState
 
 Header = dict[str, Any]
+CHUNK = 1 << 20  # bytes that are copied at a time
 
 
 def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads: int) -> Header:
@@ -55,6 +64,15 @@ def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads
 
 def checkpoint_of(out: Path) -> Path:
     return out.with_name(out.name + ".checkpoint")
+
+
+def summary_of(out: Path) -> Path:
+    """The file that is there when the samples are whole."""
+    return out.with_name(out.name.removesuffix(".jsonl") + ".json")
+
+
+def plot_of(out: Path) -> Path:
+    return out.with_suffix(".png")
 
 
 def write_samples(
@@ -88,12 +106,11 @@ def write_samples(
         check_place(facts, mine.stop, config.sweeps, checkpoint_of(part))
         state = resumed(tensors, mlm, chains[start], rng, checkpoint_of(part))
     with (
-        part.open("r+b") as file,
+        Growing(part, facts["bytes"]) as file,
         Progress("sample", len(mine) * config.sweeps, quiet=quiet) as progress,
         stopping() as stop,
     ):
         progress.skip((start - mine.start) * config.sweeps + sweep)
-        file.truncate(facts["bytes"])
         writer = Writer(file, checkpoint_of(part), header, facts, every)
         for group in range(start, mine.stop):
             for record in sample(chains[group], rng, state=state, first=sweep):
@@ -123,24 +140,19 @@ def part_of(out: Path, rank: int) -> Path:
 
 def append(out: Path, parts: Sequence[Path]) -> None:
     """Put what other processes have written behind the file; their headers are its own."""
-    try:
-        with out.open("ab") as file:
-            for part in parts:
-                with part.open("rb") as other:
-                    other.readline()
-                    shutil.copyfileobj(other, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+    with Growing(out, out.stat().st_size) as file:
+        for part in parts:
+            with part.open("rb") as other:
+                other.readline()
+                while chunk := other.read(CHUNK):
+                    file.append(chunk)
+        file.synced()
 
 
 def clear(out: Path) -> None:
     """Remove what only an unfinished file needs: the processes' parts, and the checkpoints."""
-    for rank in range(1, ranks.world()):
-        part_of(out, rank).unlink(missing_ok=True)
-        checkpoint_of(part_of(out, rank)).unlink(missing_ok=True)
-    checkpoint_of(out).unlink(missing_ok=True)
+    parts = [part_of(out, rank) for rank in range(1, ranks.world())]
+    remove(*parts, *map(checkpoint_of, parts), checkpoint_of(out))
 
 
 def grouped(texts: Sequence[str], config: SamplingConfig) -> list[Sequence[str]]:
@@ -187,12 +199,11 @@ class Writer:
     """Appends sweeps to the file, and from time to time makes a checkpoint."""
 
     def __init__(
-        self, file: BinaryIO, checkpoint: Path, header: Header, facts: dict[str, Any], every: float
+        self, file: Growing, checkpoint: Path, header: Header, facts: dict[str, Any], every: float
     ):
         self.file, self.checkpoint, self.header = file, checkpoint, header
         self.before, self.every = float(facts["seconds"]), every
         self.started = self.saved = time.monotonic()
-        file.seek(0, os.SEEK_END)
 
     def write(
         self,
@@ -204,15 +215,10 @@ class Writer:
         now: bool,
     ) -> None:
         """The rows of a sweep, and a checkpoint if it is time or must be now."""
-        try:
-            self.file.write(b"".join(map(as_line, rows)))
-            self.file.flush()
-        except OSError as error:
-            raise UserError(f"{self.file.name} cannot be written: {error.strerror}") from error
+        self.file.append(b"".join(map(as_line, rows)))
         if not now and time.monotonic() - self.saved < self.every:
             return
-        os.fsync(self.file.fileno())
-        facts = {"group": group, "sweep": record.sweep + 1, "bytes": self.file.tell()}
+        facts = {"group": group, "sweep": record.sweep + 1, "bytes": self.file.synced()}
         tensors = record.state._asdict() | {"random": rng.get_state()}
         about = {"seconds": self.seconds(), "header": self.header, "processes": ranks.world()}
         save_checkpoint(self.checkpoint, tensors, facts | about)
@@ -227,8 +233,9 @@ def begin(
     out: Path, header: Header, *, resume: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The file as it is to be gone on with: tensors and facts of its checkpoint, if it has one."""
-    fresh = {"sweep": 0, "seconds": 0.0, "bytes": len(as_line(header))}
-    checkpoint = checkpoint_of(out)
+    checkpoint, summary = checkpoint_of(out), summary_of(out)
+    for path in (out, checkpoint, summary, plot_of(out)):
+        remove_parts(path.parent, glob.escape(path.name))
     if resume and out.exists():
         same_settings(out, read_header(out), header)
         if checkpoint.exists():
@@ -240,16 +247,11 @@ def begin(
                     f"{out} was begun by {facts['processes']} processes, not {ranks.world()}; "
                     "give another --out to sample anew"
                 )
-            if out.stat().st_size < facts["bytes"]:
-                raise UserError(f"{out} is shorter than its checkpoint says: {facts['bytes']}")
             return tensors, facts
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.unlink(missing_ok=True)
-        out.write_bytes(as_line(header))
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
-    return {}, fresh
+    remove(summary, checkpoint)  # or the old ones would be taken for those of the new samples
+    first = as_line(header)
+    write_atomic(out, first)
+    return {}, {"sweep": 0, "seconds": 0.0, "bytes": len(first)}
 
 
 def check_place(facts: dict[str, Any], groups: int, sweeps: int, checkpoint: Path) -> None:
@@ -334,7 +336,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of samples."""
+    """The rows of a file of samples; a last one without its end, which a kill cut, is none."""
     types = {**ROW, **COUNTED}
     rows = read_rows(path, what := "a row of samples", types)
     next(rows)

@@ -16,7 +16,15 @@ from torch import Tensor
 from softbeam.diagnostics import mixing, unique_ratio
 from softbeam.errors import UserError
 from softbeam.files import Types, read_object, write_atomic, write_text
-from softbeam.sample_files import Header, checkpoint_of, clear, read_samples, same_settings
+from softbeam.sample_files import (
+    Header,
+    checkpoint_of,
+    clear,
+    plot_of,
+    read_samples,
+    same_settings,
+    summary_of,
+)
 
 RATES = {"accepted": "accept", "repeated": "self", "novel": "novel", "stuck": "stuck"}
 SUMMARY: Types = {"header": dict, "samples": str, "seconds": (int, float), "texts": list}
@@ -157,8 +165,8 @@ def finish(out: Path, header: Header, *, seconds: float) -> dict[str, Any]:
     made = {"header": header, "samples": str(out), "seconds": seconds, "plot": None}
     made["texts"] = [summary(text, seconds=each) for text in found]
     if find_spec("matplotlib") is not None:
-        made["plot"] = str(out.with_suffix(".png"))
-        write_plot(found, out.with_suffix(".png"))
+        made["plot"] = str(plot_of(out))
+        write_plot(found, plot_of(out))
     write_text(summary_of(out), json.dumps(made, indent=1, ensure_ascii=False) + "\n")
     clear(out)
     return made
@@ -174,10 +182,6 @@ def finished(out: Path, header: Header) -> dict[str, Any] | None:
         raise UserError(f"{path} is not {what}: it has no {lacking[0]}")
     same_settings(out, made["header"], header)
     return made
-
-
-def summary_of(out: Path) -> Path:
-    return out.with_name(out.name.removesuffix(".jsonl") + ".json")
 
 
 def as_text(made: Mapping[str, Any]) -> str:

@@ -12,10 +12,14 @@ from softbeam.cli.running import analyze, decode, evaluate
 from softbeam.cli.sampling import certify, infill, sample, score
 from softbeam.cli.training import compare, train
 from softbeam.errors import Interrupted, UserError
+from softbeam.signals import ending, signum_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command: 0 on success, 2 and one sentence for what a user can mend."""
+    """Run a command: 0 on success, 2 and one sentence for what a user can mend.
+
+    A signal that asks to stop is a sentence too, and 128 plus its number: 130 or 143.
+    """
     if argv is None:
         write_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -30,21 +34,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
         if ranks.world() > 1 and words[0] not in TOGETHER:
             raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
-        return COMMANDS[words[0]](words[1:])
+        with ending():
+            return COMMANDS[words[0]](words[1:])
     except UserError as error:
         print(f"softbeam {words[0]}: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print(f"softbeam {words[0]}: {stop}", file=sys.stderr)
+        print(f"softbeam {words[0]}: {GOES_ON.get(words[0], stop)}", file=sys.stderr)
         return 128 + stop.signum
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except KeyboardInterrupt:
-        print("softbeam: interrupted", file=sys.stderr)
-        return 130
+    except OSError as error:  # of a disk or folder that nobody foresaw
+        where = f"{error.filename}: " if error.filename else ""
+        said = " ".join((error.strerror or str(error)).split())
+        print(f"softbeam {words[0]}: {where}{said}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"softbeam {words[0]}: {GOES_ON.get(words[0], 'interrupted')}", file=sys.stderr)
+        return 128 + signum_of(stop)
 
 
+GOES_ON = dict.fromkeys(
+    ("compare", "reproduce"), "stopped; the same command goes on with what is finished"
+)
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 
 
