@@ -10,7 +10,7 @@ ifneq ($(wildcard ../shared/data),)
 export SOFTBEAM_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test install check quick format bench clean
+.PHONY: demo test soak install check quick format bench clean
 
 demo: install
 	$(BIN)/softbeam demo
@@ -20,6 +20,10 @@ test: install
 
 quick: install
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+# Kills, bad input, several processes, ten minutes of memory: under twenty minutes in all.
+soak: install
+	$(BIN)/pytest -s tests/soak.py $(wildcard tests/test_bad_input*.py tests/test_ranks*.py)
 
 install: $(STAMP)
 

@@ -319,7 +319,7 @@ SAMPLES = {
         line(0, as_json(set_key("settings", []))),
         f"{HEADER}: its settings is",
     ),
-    "cut": (cut(0.9), "stopped.jsonl is shorter than its checkpoint says"),
+    "cut": (cut(0.9), "stopped.jsonl: the checkpoint says"),
     "a folder": (FOLDER, "stopped.jsonl cannot be read"),
 }
 FOLDERS.broken("samples", STOPPED, "stopped.jsonl", SAMPLES)

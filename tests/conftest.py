@@ -75,3 +75,22 @@ def real(tmp_path_factory):
                 absent(f"the package index cannot be reached: {error}")
 
     return load
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    """Commands in processes that start at once, to be killed."""
+    from nursery import Nursery
+
+    ours = ("softbeam.train", "softbeam.energy_tables", "softbeam.sample_report")
+    others = ("torch._dynamo", "transformers.models.bert.modeling_bert", "matplotlib.figure")
+    with Nursery(*ours, *others) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def letters_mlm(tmp_path_factory) -> Path:
+    """The folder of a small masked language model."""
+    from letters import write_letter_mlm
+
+    return write_letter_mlm(tmp_path_factory.mktemp("letters"))

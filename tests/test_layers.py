@@ -8,7 +8,7 @@ import softbeam
 LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
-    + ["claims", "diagnostics", "signals", "svg", "ranks"],
+    + ["claims", "diagnostics", "signals", "svg", "ranks", "finite", "points"],
     ["fast_beam", "checkpoint", "sampling_config", "grid"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict"],
@@ -17,7 +17,7 @@ LAYERS = [
     ["baselines", "testing", "masked_objectives", "fast_sampling", "mlm_training"],
     ["energy_objectives", "certify", "sampling", "hf"],
     ["config", "sample_files", "infilling"],
-    ["evaluate", "sample_report"],
+    ["evaluate", "sample_report", "optimizers"],
     ["runs", "recovery"],
     ["train", "inference", "published_cmlm", "energy_experiments", "sampling_experiments"],
     ["recipes", "bench", "figures", "analysis", "charts", "energy_tables", "beam_pictures"]

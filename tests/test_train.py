@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 from softbeam.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
 from softbeam.data.tasks import Tagging, Translation
-from softbeam.errors import UserError
 from softbeam.inference import evaluate_split, load
 from softbeam.objectives import CrossEntropy
+from softbeam.optimizers import lr_shape, make_optimizer
 from softbeam.recipes import RECIPES
 from softbeam.runs import load_run, read_metrics
 from softbeam.schedules import Moment
-from softbeam.train import Learner, Trainer, lr_shape, make_optimizer, train
+from softbeam.train import Learner, Trainer, train
 from softbeam.types import Batch
 
 
@@ -173,16 +173,6 @@ def test_tensorboard_gets_the_same_numbers(config, tmp_path):
     logged = [r["loss"] for r in read_metrics(tmp_path / "x") if r["kind"] == "train"]
     seen = [e.value for e in events.Scalars("train/loss")]
     assert seen == pytest.approx(logged)
-
-
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_diverging_loss_stops_with_a_sentence(value, config, tmp_path, monkeypatch):
-    def diverged(scores, batch, smoothing=0.0):
-        return scores.square().sum() * value
-
-    monkeypatch.setattr("softbeam.objectives.gold_loss", diverged)
-    with pytest.raises(UserError, match=f"the loss became {value} at update 0"):
-        train(config, tmp_path / "x", quiet=True)
 
 
 def test_learning_rate_shapes():

@@ -276,6 +276,7 @@ class RunConfig:
         precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
         log_every: updates between lines of metrics.jsonl.
         checkpoint_every: updates between checkpoints, from which --resume goes on.
+        skip_nonfinite: updates to leave out, at most, whose loss or gradient is not finite.
         tensorboard: also write TensorBoard events.
     """
 
@@ -292,6 +293,7 @@ class RunConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     log_every: int = 50
     checkpoint_every: int = 500
+    skip_nonfinite: int = 0
     tensorboard: bool = False
 
     @property
@@ -343,6 +345,7 @@ def check(config: RunConfig) -> None:
     """Limits that types do not express."""
     for name in ("restarts", "threads", "log_every", "checkpoint_every"):
         limited(f"--{name}", getattr(config, name), above=0)
+    limited("--skip_nonfinite", config.skip_nonfinite, least=0)
     limited("--seed", config.seed, least=0, most=LARGEST_SEED)
     for name in ("pretrain", "finetune"):
         check_stage(name, getattr(config, name), config.model)

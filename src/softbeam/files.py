@@ -82,9 +82,11 @@ class Growing:
         """Open a file that exists, and cut it to a length."""
         self.path = path
         try:
+            size = path.stat().st_size if path.is_file() else -1
+            if size < length:
+                found = f"it has {size}" if size >= 0 else "it is not there"
+                raise UserError(f"{path}: the checkpoint says {length} bytes, but {found}")
             self.file = path.open("r+b", buffering=0)  # nothing is left over for a second try
-            if self.file.seek(0, os.SEEK_END) < length:
-                raise UserError(f"{path} is shorter than its checkpoint says: {length} bytes")
             self.file.truncate(length)
             self.file.seek(length)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere."""
+"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere; speed."""
 
 import sys
 import time
@@ -61,6 +61,30 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+class Meter:
+    """Running loss and speed since the start of the epoch."""
+
+    def __init__(self, total: float, count: int, log: dict[str, float]) -> None:
+        self.total, self.count, self.before, self.log = total, count, count, dict(log)
+        self.started = time.monotonic()
+
+    def add(self, total: float, count: int, log: dict[str, float]) -> None:
+        self.total, self.count = self.total + total, self.count + count
+        self.log |= log
+
+    def mean(self) -> float:
+        return self.total / max(self.count, 1)
+
+    def speed(self) -> float:
+        return (self.count - self.before) / max(time.monotonic() - self.started, 1e-9)
+
+    def shown(self) -> dict[str, str]:
+        return {"loss": f"{self.mean():.4f}", "tokens/s": f"{self.speed():,.0f}"}
+
+    def row(self) -> dict[str, float]:
+        return {"loss": self.mean(), "tokens_per_s": round(self.speed(), 1)} | self.log
 
 
 def terminal_bar(title: str, total: int) -> tuple[Any, Any]:

@@ -6,13 +6,11 @@ scores dev, logs and writes, in a folder that all of them can read.
 
 import json
 import math
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -27,7 +25,7 @@ from softbeam.checkpoint import (
     save_checkpoint,
     training_tensors,
 )
-from softbeam.config import RunConfig, Stage, to_yaml
+from softbeam.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import EOS
@@ -40,9 +38,12 @@ from softbeam.evaluate import (
     log_z,
     main_metric,
 )
-from softbeam.files import write_text
+from softbeam.files import Growing, remove, remove_parts, write_atomic, write_text
+from softbeam.finite import NotFinite, check_step, check_weights, quoted
 from softbeam.objectives import Objective
-from softbeam.progress import Progress
+from softbeam.optimizers import lr_shape, make_optimizer, set_lr
+from softbeam.points import Best, Point, point_of
+from softbeam.progress import Meter, Progress
 from softbeam.runs import (
     CONFIG,
     METRICS,
@@ -69,33 +70,6 @@ class Learner(nn.Module):
 
     def forward(self, batch: Batch, now: Moment, rng: torch.Generator) -> Loss:
         return self.objective(self.model, batch, now=now, rng=rng)
-
-
-class Best(NamedTuple):
-    """A result on dev: the score that selects, when it was reached, and all figures."""
-
-    score: float = -math.inf  # signed so that more is better
-    epoch: int = -1
-    metric: str = ""
-    metrics: dict[str, Any] = {}
-
-    def text(self, loss: float) -> str:
-        value = self.metrics[self.metric]
-        return f"epoch {self.epoch + 1}: loss {loss:.4f}  dev {self.metric} {value:.2f}"
-
-
-class Point(NamedTuple):
-    """Where a run stands: everything but tensors that the rest of it depends on."""
-
-    stage: int = 0
-    epoch: int = 0
-    groups: int = 0  # updates of this epoch that are done
-    update: int = 0
-    slower: float = 1.0
-    best: Best = Best()
-    loss: tuple[float, int] = (0.0, 0)  # of this epoch: total and size
-    logged: int = 0  # bytes of metrics.jsonl
-    seconds: float = 0.0
 
 
 def train(
@@ -130,7 +104,7 @@ def train_restarts(
     winner = max(range(config.restarts), key=lambda n: summaries[n]["score"])
     for file in (out / f"restart-{winner}").iterdir() if ranks.first() else ():
         if file.is_file():
-            shutil.copy2(file, out / file.name)
+            write_atomic(out / file.name, file.read_bytes())
     scores = [s["score"] for s in summaries]
     return finish(out, summaries[winner] | {"restart": winner, "restart_scores": scores})
 
@@ -143,6 +117,7 @@ def train_once(
     if resume:
         same_run(config, out)
         if summary := ranks.from_first(read_summary(out)):
+            remove(out / CHECKPOINT)
             return summary
     set_seed(config.seed)
     warm = Path(config.warm_start) if config.warm_start else None
@@ -157,7 +132,7 @@ def train_once(
     if ranks.first() and not resume:
         write_start(out, config, codecs, corpus)
     ranks.wait()
-    best = trainer.run()
+    best, skipped = trainer.run()
     summary = {
         "metric": best.metric,
         "score": best.score,
@@ -165,10 +140,11 @@ def train_once(
         "metrics": best.metrics,
         "seconds": round(trainer.seconds(), 1),
         "parameters": sum(p.numel() for p in model.parameters()),
+        "skipped": skipped,
     }
     finish(out, summary)
     if ranks.first():
-        (out / CHECKPOINT).unlink(missing_ok=True)
+        remove(out / CHECKPOINT)
     return summary
 
 
@@ -186,31 +162,22 @@ def check_fit(
 
 
 def same_run(config: RunConfig, out: Path) -> None:
-    """Refuse to go on with other settings than those the run began with."""
-    if (out / CONFIG).read_bytes() != to_yaml(config).encode():
+    """Refuse to go on with other settings than those the run began with.
+
+    How many updates may be skipped can change: it has not yet made a difference.
+    """
+    before = from_yaml(out / CONFIG)
+    if to_yaml(replace(before, skip_nonfinite=config.skip_nonfinite)) != to_yaml(config):
         raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
+    if before.skip_nonfinite != config.skip_nonfinite:
+        write_text(out / CONFIG, to_yaml(config))
+    remove_parts(out)
 
 
 def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
     if ranks.first():
         write_text(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
-
-
-def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
-    """The point that a checkpoint's facts are, or a sentence."""
-    try:
-        point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
-        counts = (point.stage, point.epoch, point.groups, point.update, point.logged)
-        right = all(isinstance(count, int) and count >= 0 for count in counts)
-        numbers = [point.slower, point.seconds, point.best.score, *point.loss]
-        if not right or not all(isinstance(x, int | float) for x in numbers):
-            raise ValueError(f"counts {counts}, numbers {numbers}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} holds no moment of a training: {error!r}") from None
-    if point.stage >= stages:
-        raise UserError(f"{path} is of stage {point.stage + 1}, but there are {stages}")
-    return point
 
 
 class Trainer:
@@ -244,14 +211,17 @@ class Trainer:
         self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
         self.started = time.monotonic()
 
-    def run(self) -> Best:
-        """All stages, from the last checkpoint if there is one; the best weights stay loaded."""
+    def run(self) -> tuple[Best, int]:
+        """All stages, from the last checkpoint if there is one; the best weights stay loaded.
+
+        Returns the best on dev, and how many updates were skipped.
+        """
         path, tensors, point = self.out / CHECKPOINT, None, Point()
         if ranks.from_first(path.exists()):
             tensors, facts = load_checkpoint(path)
             point = point_of(facts, path, stages=len(self.config.stages))
             self.started -= point.seconds
-        self.log_file = self.open_log(point.logged)
+        self.log_file = Growing(self.out / METRICS, point.logged) if ranks.first() else None
         with stopping() as stop:
             for number, (name, stage) in enumerate(self.config.stages):
                 if number < point.stage:
@@ -259,33 +229,20 @@ class Trainer:
                 point = self.stage(name, stage, point, tensors, stop)
                 load_weights(self.model, self.out / WEIGHTS)
                 best, tensors = point.best, None
-                point = Point(stage=number + 1)
-        self.log_file.close()
+                point = Point(stage=number + 1, skipped=point.skipped)
+        if self.log_file is not None:
+            self.log_file.close()
         for tracker in self.accelerator.trackers:  # its end_training would part the processes
             tracker.finish()
-        return best
-
-    def open_log(self, logged: int) -> TextIO:
-        """The log, cut to so many bytes, which it has; other processes' lines go nowhere."""
-        if not ranks.first():
-            return open(os.devnull, "w", encoding="utf-8")
-        path = self.out / METRICS
-        size = path.stat().st_size if path.is_file() else -1
-        if size < logged:
-            found = f"it has {size}" if size >= 0 else "it is not there"
-            raise UserError(f"{path}: the checkpoint says {logged} bytes, but {found}")
-        file = path.open("r+", encoding="utf-8")
-        file.truncate(logged)
-        file.seek(logged)
-        return file
+        return best, point.skipped
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
     def log(self, kind: str, **row: Any) -> None:
         """One line of metrics.jsonl, and the same numbers to TensorBoard where asked."""
-        self.log_file.write(json.dumps({"kind": kind} | row) + "\n")
-        self.log_file.flush()
+        if self.log_file is not None:
+            self.log_file.append((json.dumps({"kind": kind} | row) + "\n").encode())
         numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
         self.accelerator.log(numbers, step=row["update"])
 
@@ -306,20 +263,29 @@ class Trainer:
         optimizer = self.accelerator.prepare(make_optimizer(learner, stage))
         if tensors is not None:
             restore_training(tensors, self.model, optimizer, self.rng)
+        else:
+            self.save(point, optimizer)  # the stage's own weights will replace what it begins with
         with Progress(name, updates, quiet=self.quiet) as progress:
             progress.skip(point.update)
             for epoch in range(point.epoch, stage.epochs):
-                meter = Meter(*point.loss)
+                if no_better(stage, point):
+                    progress.say(f"{name}: no better dev score for {stage.patience} epochs")
+                    break
+                meter = Meter(*point.loss, point.log)
                 for group in grouped(batches, epoch, stage.accumulation, start=point.groups):
                     lr = stage.lr * point.slower * lr_shape(stage, point.update, updates)
                     set_lr(optimizer, lr)
                     now = Moment(epoch, point.update)
-                    meter.add(*self.update(learner, optimizer, group, stage, now))
+                    try:
+                        meter.add(*self.update(learner, optimizer, group, stage, now))
+                    except NotFinite as error:
+                        point = self.skip(name, stage, batches, point, error, progress)
                     point = point._replace(
                         epoch=epoch,
                         groups=point.groups + 1,
                         update=point.update + 1,
                         loss=(meter.total, meter.count),
+                        log=meter.log,
                     )
                     progress.advance(1, meter.shown())
                     if point.update % self.config.log_every == 0:
@@ -332,15 +298,13 @@ class Trainer:
                 point = self.end_of_epoch(name, stage, point, meter.mean(), progress)
                 self.save(point, optimizer)
                 stop_here(ranks.largest(max(stop, default=0)), self.out)
-                if stage.patience is not None and epoch - point.best.epoch >= stage.patience:
-                    progress.say(f"{name}: no better dev score for {stage.patience} epochs")
-                    break
         return point
 
     def end_of_epoch(
         self, name: str, stage: Stage, point: Point, loss: float, progress: Progress
     ) -> Point:
         """Score dev, keep the weights if they are the best, and step to the next epoch."""
+        check_weights(self.model, f"after update {point.update} of {name}")
         scored = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
         found = Best(*ranks.from_first(scored))
         improved = found.score > point.best.score
@@ -351,16 +315,19 @@ class Trainer:
             epoch=point.epoch + 1,
             groups=0,
             loss=(0.0, 0),
+            log={},
             best=found if improved else point.best,
             slower=point.slower if improved else point.slower * stage.plateau,
         )
 
     def save(self, point: Point, optimizer: Any) -> None:
         """Everything that the rest of the run depends on, in one file."""
-        point = point._replace(logged=self.log_file.tell(), seconds=self.seconds())
-        facts = point._asdict() | {"best": point.best._asdict()}
-        tensors = training_tensors(self.model, optimizer, self.rng)
-        if ranks.first():
+        name = self.config.stages[point.stage][0]
+        check_weights(self.model, f"after update {point.update} of {name}")
+        tensors = training_tensors(self.model, optimizer, self.rng)  # of all processes
+        if self.log_file is not None:
+            point = point._replace(logged=self.log_file.synced(), seconds=self.seconds())
+            facts = point._asdict() | {"best": point.best._asdict()}
             save_checkpoint(self.out / CHECKPOINT, tensors, facts)
 
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
@@ -402,42 +369,42 @@ class Trainer:
             self.accelerator.backward(loss.total)
             total, size, log = total + loss.total.item(), size + loss.size, dict(loss.log)
         total, size = ranks.summed([total, size])
-        if not math.isfinite(total):
-            raise UserError(
-                f"the loss became {total} at update {now.update}; lower the learning rate"
-            )
         ranks.sum_gradients(learner.parameters())
         gradients = [p.grad for p in learner.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, 1.0 / max(size, 1))
-        self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
-        optimizer.step()
-        optimizer.zero_grad()
+        norm = self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
+        try:
+            check_step(total, norm)
+            optimizer.step()
+        finally:
+            optimizer.zero_grad()
         return total, int(size), log
 
-
-class Meter:
-    """Running loss and speed since the start of the epoch."""
-
-    def __init__(self, total: float = 0.0, count: int = 0) -> None:
-        self.total, self.count, self.before = total, count, count
-        self.started = time.monotonic()
-        self.log: dict[str, float] = {}
-
-    def add(self, total: float, count: int, log: dict[str, float]) -> None:
-        self.total, self.count = self.total + total, self.count + count
-        self.log |= log
-
-    def mean(self) -> float:
-        return self.total / max(self.count, 1)
-
-    def speed(self) -> float:
-        return (self.count - self.before) / max(time.monotonic() - self.started, 1e-9)
-
-    def shown(self) -> dict[str, str]:
-        return {"loss": f"{self.mean():.4f}", "tokens/s": f"{self.speed():,.0f}"}
-
-    def row(self) -> dict[str, float]:
-        return {"loss": self.mean(), "tokens_per_s": round(self.speed(), 1)} | self.log
+    def skip(
+        self,
+        name: str,
+        stage: Stage,
+        batches: Batches,
+        point: Point,
+        error: NotFinite,
+        progress: Progress,
+    ) -> Point:
+        """Count and log an update that was not finite; a sentence if that is one too many."""
+        plan, first = batches.plan(point.epoch), point.groups * stage.accumulation
+        numbers = [i for batch in plan[first : first + stage.accumulation] for i in batch]
+        sentences = [" ".join(self.corpus.split("train")[i].source) for i in numbers]
+        where = f"{name}, epoch {point.epoch + 1}, update {point.update + 1}"
+        what = f"{error} in {where}, with the sentences {quoted(sentences)}"
+        if point.skipped == self.config.skip_nonfinite:
+            before = f" after {point.skipped} skipped updates" if point.skipped else ""
+            raise UserError(
+                f"{what}{before}; lower the learning rate, or --skip_nonfinite N leaves such "
+                "updates out (the last checkpoint is kept)"
+            )
+        progress.say(f"skipped an update: {what}")
+        row = {"stage": name, "epoch": point.epoch, "update": point.update + 1}
+        self.log("skipped", **row, what=str(error), sentences=sentences)
+        return point._replace(skipped=point.skipped + 1)
 
 
 def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator[list[Batch]]:
@@ -452,32 +419,15 @@ def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator
         yield group
 
 
+def no_better(stage: Stage, point: Point) -> bool:
+    """Whether patience has come to an end, which is known again after a stop."""
+    waited = point.epoch - 1 - point.best.epoch
+    return stage.patience is not None and point.epoch > 0 and waited >= stage.patience
+
+
 def stop_here(signum: int, out: Path) -> None:
     if signum:
         raise Interrupted(signum, f"stopped after a whole update; --resume goes on with {out}")
-
-
-def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
-    if stage.optimizer == "adam":
-        return torch.optim.Adam(learner.parameters(), lr=stage.lr)
-    return torch.optim.AdamW(learner.parameters(), lr=stage.lr, weight_decay=stage.weight_decay)
-
-
-def set_lr(optimizer: Any, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
-def lr_shape(stage: Stage, update: int, updates: int) -> float:
-    """The learning rate at an update as a share of `stage.lr`."""
-    if update < stage.warmup:
-        return (update + 1) / (stage.warmup + 1)
-    through = (update - stage.warmup) / max(updates - stage.warmup, 1)
-    if stage.schedule == "linear":
-        return 1.0 - through
-    if stage.schedule == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * through))
-    return 1.0
 
 
 def accelerator(config: RunConfig, out: Path) -> Accelerator:

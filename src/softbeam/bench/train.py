@@ -16,8 +16,9 @@ from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import SOURCE, Vocabulary
 from softbeam.evaluate import Codecs
 from softbeam.objectives import CrossEntropy
+from softbeam.optimizers import make_optimizer
 from softbeam.schedules import Moment
-from softbeam.train import Learner, Trainer, make_optimizer
+from softbeam.train import Learner, Trainer
 from softbeam.types import Batch
 
 
