@@ -236,7 +236,8 @@ FOLDERS.add(
 )
 LOG = {"gone": (None, "stopped/metrics.jsonl: the checkpoint says")}
 FOLDERS.broken("resumed log", RESUME, "stopped/metrics.jsonl", LOG)
-OTHER = {"half": (cut(), "other settings"), "bytes": (b"\xff", "other settings")}
+NOT_A_RUN = "stopped/config.yaml is not a run configuration"
+OTHER = {"half": (cut(), NOT_A_RUN), "bytes": (b"\xff", NOT_A_RUN)}
 FOLDERS.broken("resumed configuration", RESUME, "stopped/config.yaml", OTHER)
 SMALLER = {
     "gone": None,

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -434,6 +435,6 @@ def test_what_would_stop_the_figures_is_said_first(tmp_path, monkeypatch):
         charts.require(tmp_path / "file" / "under")
     charts.require(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists(), "only a check"
-    monkeypatch.setattr(charts, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"softbeam\[report\]"):
         charts.require(tmp_path)

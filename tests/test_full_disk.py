@@ -99,13 +99,13 @@ def test_training_in_a_folder_that_can_no_longer_be_written(nursery, whole, disk
     out = place.folder / "run"
     place.become("ro")
     end = nursery.life(words(whole, out))
-    assert end.code == 2 and "cannot be written: Read-only" in one_sentence(end.said)
+    assert end.code == 2 and "cannot be written: " in one_sentence(end.said)
     place.become("rw")
     assert nursery.life(words(whole, out), Aim("update", 4, signum=15)).code == 143
     before = (out / "checkpoint.safetensors").read_bytes()
     place.become("ro")
     end = nursery.life(words(whole, out, "--resume"))
-    assert end.code == 2 and "cannot be written: Read-only" in one_sentence(end.said)
+    assert end.code == 2 and "cannot be written: " in one_sentence(end.said)
     assert (out / "checkpoint.safetensors").read_bytes() == before
     place.become("rw")
     assert nursery.life(words(whole, out, "--resume")).code == 0

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from nursery import (
     OF_TRAINING,
     Aim,
     Nursery,
+    enough,
     killed,
 )
 from small_runs import files_of, result, sample_words, train_words, write_data
@@ -37,9 +39,9 @@ def kill_training(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> C
     assert nursery.life(train_words(data, whole)).code == 0
     epochs = [row["value"] for row in result(whole)[1] if row["kind"] == "dev"]
     assert max(epochs) > epochs[0], "or the best weights would be the first"
-    hits, rng = Counter[str](), random.Random(seed)
-    while hits.total() < kills:
-        out = folder / f"killed-{hits.total()}"
+    hits, rng, numbers = Counter[str](), random.Random(seed), count()
+    while not enough(hits, OF_TRAINING, kills):
+        out = folder / f"killed-{next(numbers)}"
         words = train_words(data, out, "--resume")
         killed(nursery, words, OF_TRAINING, hits, kills=kills, rng=rng)
         assert result(out) == result(whole), hits
@@ -50,8 +52,7 @@ def kill_training(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> C
 @pytest.mark.slow
 def test_killed_training_ends_with_the_same_weights_log_and_summary(nursery, tmp_path):
     """The short form; `make soak` kills 20 times."""
-    hits = kill_training(nursery, tmp_path, kills=6, seed=1)
-    assert set(hits) == set(OF_TRAINING) and hits.total() == 6, hits
+    assert set(kill_training(nursery, tmp_path, kills=6, seed=1)) >= set(OF_TRAINING)
 
 
 @pytest.mark.slow
@@ -75,9 +76,9 @@ def test_every_state_that_a_kill_can_leave_goes_on(tmp_path, monkeypatch):
             patch.setattr(owner, name, then_copied(getattr(owner, name)))
         assert main(train_words(data, out, *SHORT)) == 0
     stages = Counter(row["stage"] for row in read_metrics(out) if row["kind"] == "dev")
-    assert stages == {"pretrain": 3, "finetune": 1}, "patience ended the first stage"
+    assert stages == {"pretrain": 2, "finetune": 1}, "patience ended the first stage"
     changed = [one for one, two in zip(copies, copies[1:], strict=False) if differ(one, two)]
-    assert len(changed) > 20
+    assert len(changed) > 15
     wanted = result(out)
     for copy in [*changed, copies[-1]]:
         assert main(train_words(data, copy, "--resume", *SHORT)) == 0
@@ -85,8 +86,9 @@ def test_every_state_that_a_kill_can_leave_goes_on(tmp_path, monkeypatch):
         assert files_of(copy) == files_of(out)
 
 
-SHORT = ["--pretrain.epochs", "4", "--pretrain.patience", "1", "--pretrain.tokens", "200"]
-SHORT += ["--pretrain.lr", "0.2", "--finetune.epochs", "1", "--checkpoint_every", "100"]
+# The second epoch is worse than the first and ends the stage; the third would be better than both.
+SHORT = ["--pretrain.epochs", "4", "--pretrain.patience", "1", "--pretrain.tokens", "100"]
+SHORT += ["--pretrain.lr", "0.1", "--finetune.epochs", "1", "--checkpoint_every", "100"]
 
 
 def differ(one: Path, two: Path) -> bool:
@@ -127,9 +129,9 @@ def kill_sampling(nursery: Nursery, mlm: Path, folder: Path, *, kills: int, seed
     whole = folder / "whole.jsonl"
     assert nursery.life(sample_words(mlm, whole)).code == 0
     expected = list(read_samples(whole))
-    hits, rng = Counter[str](), random.Random(seed)
-    while hits.total() < kills:
-        out = folder / f"killed-{hits.total()}.jsonl"
+    hits, rng, numbers = Counter[str](), random.Random(seed), count()
+    while not enough(hits, OF_SAMPLING, kills):
+        out = folder / f"killed-{next(numbers)}.jsonl"
 
         def readable(out=out):
             if out.exists():
@@ -146,8 +148,7 @@ def kill_sampling(nursery: Nursery, mlm: Path, folder: Path, *, kills: int, seed
 
 @pytest.mark.slow
 def test_killed_sampling_ends_with_the_same_file(nursery, letters_mlm, tmp_path):
-    hits = kill_sampling(nursery, letters_mlm, tmp_path, kills=6, seed=1)
-    assert set(hits) == set(OF_SAMPLING) and hits.total() == 6, hits
+    assert set(kill_sampling(nursery, letters_mlm, tmp_path, kills=6, seed=1)) >= set(OF_SAMPLING)
 
 
 @pytest.mark.slow
@@ -199,9 +200,9 @@ def kill_a_grid(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Cou
     whole = folder / "whole"
     end = nursery.life(grid_words(whole))
     assert end.code == 0, end.said
-    hits, rng = Counter[str](), random.Random(seed)
-    while hits.total() < kills:
-        out, done = folder / f"killed-{hits.total()}", {}
+    hits, rng, numbers = Counter[str](), random.Random(seed), count()
+    while not enough(hits, OF_A_GRID, kills):
+        out, done = folder / f"killed-{next(numbers)}", {}
 
         def kept(out=out, done=done):
             now = finished_cells(out)
@@ -216,8 +217,7 @@ def kill_a_grid(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Cou
 
 @pytest.mark.slow
 def test_a_killed_grid_ends_with_the_same_figures(nursery, data_dir, tmp_path):
-    hits = kill_a_grid(nursery, tmp_path, kills=3, seed=1)
-    assert set(hits) == set(OF_A_GRID) and hits.total() == 3, hits
+    assert set(kill_a_grid(nursery, tmp_path, kills=3, seed=1)) >= set(OF_A_GRID)
 
 
 @pytest.mark.slow
@@ -227,6 +227,6 @@ def test_a_signal_ends_a_grid_and_keeps_what_is_finished(nursery, tmp_path, sign
     end = nursery.life(grid_words(out), Aim("cell", 3, signum=signum))
     assert (end.code, end.hit) == (code, "cell")
     assert end.said == (
-        f"softbeam reproduce: stopped; the same command goes on, with what is finished in {out}\n"
+        "softbeam reproduce: stopped; the same command goes on with what is finished\n"
     )
     assert len(finished_cells(out)) == 2

@@ -14,6 +14,7 @@ from softbeam.config import Lstm, Search, to_yaml
 from softbeam.energy import LocalEnergy
 from softbeam.kernels import metropolis_hastings
 from softbeam.mask_predict import mask_predict
+from softbeam.objectives import CrossEntropy
 from softbeam.proposals import MaskedConditionals
 from softbeam.recipes import masked_g2p
 from softbeam.sampling_experiments import Sampling, quality, sample, texts_of, weights_of
@@ -163,7 +164,8 @@ def test_a_folder_without_such_a_model_is_refused(tmp_path, capsys):
     words = ["reproduce", "table-6.2", "--run", str(tmp_path), "--out", str(tmp_path)]
     assert main(words) == 2
     assert "is not a run folder" in capsys.readouterr().err
-    left_to_right = replace(masked_g2p(), model=Lstm(), select=Search())
+    stage = replace(masked_g2p().pretrain, objective=CrossEntropy())
+    left_to_right = replace(masked_g2p(), model=Lstm(), select=Search(), pretrain=stage)
     (tmp_path / "config.yaml").write_text(to_yaml(left_to_right))
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert main([*words, "--quiet"]) == 2

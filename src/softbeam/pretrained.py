@@ -283,8 +283,9 @@ def weights(content: bytes) -> Any:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint makes torch raise errors of many classes
-        said = " ".join(str(error).split())[:300]
-        raise ValueError(f"not a checkpoint of plain tensors: {said or repr(error)}") from error
+        said = " ".join((str(error) or repr(error)).split())
+        _, found, inside = said.partition("WeightsUnpickler error: ")
+        raise ValueError(f"not plain tensors: {(inside if found else said)[:200]}") from error
 
 
 def renamed(state: State, new: Mapping[str, str]) -> State:

@@ -172,7 +172,7 @@ def _peak_kb() -> int:
     """This process's largest resident size; Linux's ru_maxrss would include its parent's."""
     status = Path("/proc/self/status")
     if status.exists():
-        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
         return int(lines["VmHWM"].split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
