@@ -284,8 +284,9 @@ def weights(content: bytes) -> Any:
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint makes torch raise errors of many classes
         said = " ".join((str(error) or repr(error)).split())
-        _, found, inside = said.partition("WeightsUnpickler error: ")
-        raise ValueError(f"not plain tensors: {(inside if found else said)[:200]}") from error
+        for advice_ends in ("trusted source. ", "WeightsUnpickler error: "):
+            said = said.partition(advice_ends)[2] or said
+        raise ValueError(f"not plain tensors: {said[:200]}") from error
 
 
 def renamed(state: State, new: Mapping[str, str]) -> State:

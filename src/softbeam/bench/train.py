@@ -58,7 +58,8 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     """The very update that `softbeam train` runs."""
     source = Vocabulary([f"w{i}" for i in range(source_vocab - len(SOURCE))], SOURCE)
     codecs = Codecs(source, Vocabulary([f"t{i}" for i in range(target_vocab)]))
-    corpus = Corpus({"train": [Example(("w0",), ("t0",))]})
+    one = [Example(("w0",), ("t0",))]
+    corpus = Corpus({"train": one, "dev": one})
     model = config.model.build(source_vocab, target_vocab)
     trainer = Trainer(config, corpus, codecs, model, out, quiet=True)
     learner = Learner(model, CrossEntropy())
