@@ -16,7 +16,7 @@ from softbeam.models.hf_causal import HfCausalLM
 from softbeam.models.hf_decoder import HfModel
 from softbeam.models.hf_seq2seq import HfSeq2Seq
 from softbeam.objectives import Objective
-from softbeam.ops import length_mask
+from softbeam.ops import flushed_denormals, length_mask
 from softbeam.schedules import Moment
 from softbeam.types import Batch, Loss
 
@@ -104,11 +104,15 @@ class SearchAwareTrainer(Seq2SeqTrainer):
             raise UserError("label_smoothing_factor: give the objective its own smoothing")
         if self.args.n_gpu > 1:
             raise UserError(f"{self.args.n_gpu} GPUs in one process: start one process for each")
-        torch.set_flush_denormal(True)  # soft beams are full of them; they take ten times as long
         self.objective: Objective = objective
         self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
         self.seen: dict[str, float] = {}  # of the objective, for the log
         self.drawn: dict[int, int] = {}  # of the last step: how many of its batches had an rng
+
+    def train(self, *args: Any, **named: Any) -> Any:
+        """As usual, with denormal numbers flushed, which soft beams are full of."""
+        with flushed_denormals():
+            return super().train(*args, **named)
 
     def compute_loss(
         self,

@@ -1,10 +1,22 @@
 """Pure functions of tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Numbers below 1e-38 are 0 for a while: soft beams are full of them, and they are slow."""
+    before = float(torch.full((1,), 1e-39) * 0.5) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def peaked_softmax(scores: Float[Tensor, "*rows n"], alpha: float) -> Float[Tensor, "*rows n"]:

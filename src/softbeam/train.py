@@ -41,6 +41,7 @@ from softbeam.evaluate import (
 from softbeam.files import Growing, remove, remove_parts, write_atomic, write_text
 from softbeam.finite import NotFinite, check_step, check_weights, quoted
 from softbeam.objectives import Objective
+from softbeam.ops import flushed_denormals
 from softbeam.optimizers import lr_shape, make_optimizer, set_lr
 from softbeam.points import Best, Point, point_of
 from softbeam.progress import Meter, Progress
@@ -81,12 +82,11 @@ def train(
     a finished one is left as it is.
     """
     torch.set_num_threads(config.threads)
-    torch.set_flush_denormal(True)  # soft beams are full of them; they take ten times as long
     quiet = quiet or not ranks.first()
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
         print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
-    with ranks.joined():
+    with ranks.joined(), flushed_denormals():
         if config.restarts == 1:
             return train_once(config, corpus, out, quiet=quiet, resume=resume)
         return train_restarts(config, corpus, out, quiet=quiet, resume=resume)

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from softbeam.beams import FAST, REFERENCE, Form
 from softbeam.decoders import LocallyNormalized, forced_scores
 from softbeam.models.transformer import TransformerSeq2Seq
+from softbeam.ops import flushed_denormals
 from softbeam.relax import expected_cost, soft_beam
 from softbeam.types import Decoder
 
@@ -123,8 +124,9 @@ class Case:
     def update(self, form: str) -> Tensor:
         """The loss of one update, after its backward pass."""
         self.model.zero_grad(set_to_none=True)
-        loss = self.cross_entropy() if form == "ce" else self.soft_beam(form)
-        loss.backward()
+        with flushed_denormals():  # as in training
+            loss = self.cross_entropy() if form == "ce" else self.soft_beam(form)
+            loss.backward()
         return loss.detach()
 
     def forced(self) -> Tensor:
@@ -160,7 +162,6 @@ def peak_mb(vocab: int, k: int, form: str, **options: Any) -> float:
 def probe(vocab: int, k: int, form: str, **options: Any) -> None:
     """Prints the peak of two updates, less what the imports had taken: run in a child."""
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     before = _peak_kb()
     case = Case(vocab, k, **options)
     for _ in range(2):

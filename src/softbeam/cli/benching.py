@@ -50,7 +50,6 @@ def parse_bench(made: Parser, words: list[str]) -> Any:
     import torch
 
     torch.set_num_threads(parsed.threads)
-    torch.set_flush_denormal(True)  # as training does
     return parsed
 
 
