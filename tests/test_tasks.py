@@ -78,7 +78,7 @@ def test_skipping_bad_lines_counts_them(tmp_path):
 def test_lower_casing_translations(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("Ein Mann\tA Man\n" * 2 + "Zwei\tTwo\n")
-    made = tasks.Translation(source=str(path), lowercase=True, dev_share=0.0)
+    made = tasks.Translation(source=str(path), lowercase=True, dev_share=1e-9)
     assert made.load().split("train")[0] == Example(("ein", "mann"), ("a", "man"))
     assert made.tokens("Ein Hund") == ("ein", "hund")
 
