@@ -221,7 +221,7 @@ def test_blocked_topk_is_topk(vocab, n):
 def test_decoders_show_their_output_layer():
     assert isinstance(ReadoutToy(vocab=4), ReadoutDecoder)
     assert not isinstance(ToyDecoder(vocab=4), ReadoutDecoder)
-    model = bench.BenchModel(7, hidden=4, batch=2)
+    model = bench.LstmModel(7, hidden=4, batch=2)
     assert isinstance(model, ReadoutDecoder)
     target = torch.tensor([[1, 2, 3], [4, 5, 6]])
     state, emb = model.start()

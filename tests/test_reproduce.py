@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from softbeam import energy_tables, reproduce, sampling_tables
+from softbeam import energy_tables, reproduce, sampling_tables, training_tables
 from softbeam.cli import main
 from softbeam.energy_tables import (
     PRESETS,
@@ -110,14 +110,15 @@ def test_the_command_line_knows_the_presets_and_targets():
     assert list(reproduce.PRESETS) == list(sampling_tables.PRESETS)
     for what in reproduce.ENERGY_BASED:
         assert hasattr(energy_tables, what.replace("-", "_").replace(".", "_"))
-    assert {*reproduce.ENERGY_BASED, *sampling_tables.CELLS} == set(reproduce.TARGETS)
+    assert list(reproduce.SAMPLED) == list(sampling_tables.CELLS)
+    assert list(reproduce.TRAINING) == list(training_tables.TABLES)
 
 
 def test_wrong_words_are_one_sentence(tmp_path, capsys):
     for words, expected in (
         (
             ["table-9.9"],
-            f"no table or figure 'table-9.9'; there are {', '.join(reproduce.TARGETS)}",
+            f"no table or figure 'table-9.9'; there are all, {', '.join(reproduce.TARGETS)}",
         ),
         (["table-6.1", "--preset", "huge"], "no preset 'huge'; there are cpu, paper, tiny"),
         (["table-6.1", "--jobs", "0"], "--jobs 0: must be at least 1"),
