@@ -41,7 +41,7 @@ def test_trials_share_a_start_unless_their_first_stages_differ(words, tmp_path, 
     assert [("against_first" in row) for row in found["rows"]] == [True, True, False, True, True]
     out = tmp_path / "out"
     assert sorted(p.name for p in out.iterdir() if p.is_dir()) == sorted(
-        f"{name}-{seed}" for name in names for seed in (1, 2)
+        ["results", *(f"{name}-{seed}" for name in names for seed in (1, 2))]
     )
     started = {n: from_yaml(out / f"{n}-2" / "config.yaml").warm_start for n in names}
     assert started["direct-loss"] == started["cross-entropy"] == str(out / "start-2")

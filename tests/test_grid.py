@@ -12,53 +12,32 @@ from pathlib import Path
 
 import pytest
 
+from grid_cells import Cell, ran, square
+from softbeam.cells import cell_of, key, name_of, read_result, result_path, settings, work_named
 from softbeam.errors import UserError
-from softbeam.grid import key, read_result, result_path, run_grid
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    x: int
-    name: str = "a"
-
-
-def square(cell: Cell, *, log: Path) -> dict[str, int]:
-    """Leaves a line for every time that it was run, and by whom."""
-    with log.open("a") as file:
-        file.write(f"{cell.x} {os.getpid()}\n")
-    if cell.x < 0:
-        raise ValueError(f"x={cell.x} must not be negative")
-    return {"square": cell.x**2}
-
-
-def ran(log: Path) -> list[int]:
-    lines = log.read_text().splitlines() if log.exists() else []
-    return [int(line.split()[0]) for line in lines]
-
+from softbeam.grid import Workers, run_grid
 
 CELLS = [Cell(x=x) for x in range(4)]
+TWO = Workers(jobs=2)
 
 
 def test_results_come_in_the_order_of_the_cells_and_are_run_once(tmp_path):
-    run = partial(square, log=tmp_path / "log")
     for _ in range(2):
-        found = run_grid(CELLS[::-1], run, tmp_path, quiet=True)
+        found = run_grid(CELLS[::-1], square, tmp_path, quiet=True)
         assert found == [{"square": x**2} for x in (3, 2, 1, 0)]
-    assert ran(tmp_path / "log") == [3, 2, 1, 0]
+    assert ran(tmp_path) == [3, 2, 1, 0]
 
 
 def test_a_cell_whose_file_is_gone_runs_again_and_no_other(tmp_path):
-    run = partial(square, log=tmp_path / "log")
-    run_grid(CELLS, run, tmp_path, quiet=True)
+    run_grid(CELLS, square, tmp_path, quiet=True)
     result_path(CELLS[2], tmp_path).unlink()
-    run_grid(CELLS, run, tmp_path, quiet=True)
-    assert ran(tmp_path / "log") == [0, 1, 2, 3, 2]
+    run_grid(CELLS, square, tmp_path, quiet=True)
+    assert ran(tmp_path) == [0, 1, 2, 3, 2]
 
 
 def test_the_same_cell_twice_is_run_once(tmp_path):
-    run = partial(square, log=tmp_path / "log")
-    assert len(run_grid([Cell(x=2), Cell(x=2)], run, tmp_path, quiet=True)) == 2
-    assert ran(tmp_path / "log") == [2]
+    assert len(run_grid([Cell(x=2), Cell(x=2)], square, tmp_path, quiet=True)) == 2
+    assert ran(tmp_path) == [2]
 
 
 def test_a_key_depends_on_the_settings_alone():
@@ -74,16 +53,15 @@ def test_a_key_depends_on_the_settings_alone():
 
 
 def test_a_file_says_what_it_is_the_result_of(tmp_path):
-    run_grid([Cell(x=3)], partial(square, log=tmp_path / "log"), tmp_path, quiet=True)
+    run_grid([Cell(x=3)], square, tmp_path, quiet=True)
     record = json.loads(result_path(Cell(x=3), tmp_path).read_text())
     assert record.pop("seconds") >= 0
     assert record == {"cell": "Cell", "x": 3, "name": "a", "result": {"square": 9}}
 
 
 def test_an_error_keeps_what_was_finished(tmp_path):
-    run = partial(square, log=tmp_path / "log")
     with pytest.raises(ValueError, match="x=-1"):
-        run_grid([Cell(x=1), Cell(x=-1), Cell(x=2)], run, tmp_path, quiet=True)
+        run_grid([Cell(x=1), Cell(x=-1), Cell(x=2)], square, tmp_path, quiet=True)
     assert read_result(Cell(x=1), tmp_path) == {"square": 1}
     assert read_result(Cell(x=-1), tmp_path) is None
 
@@ -93,53 +71,80 @@ def test_a_damaged_file_is_named(tmp_path):
     path.parent.mkdir()
     path.write_text("{")
     with pytest.raises(UserError, match=f"{path.name} is not a result"):
-        run_grid([Cell(x=1)], partial(square, log=tmp_path / "log"), tmp_path, quiet=True)
+        run_grid([Cell(x=1)], square, tmp_path, quiet=True)
 
 
 def test_no_jobs_is_an_error(tmp_path):
     with pytest.raises(UserError, match="--jobs 0: must be at least 1"):
-        run_grid(CELLS, partial(square, log=tmp_path / "log"), tmp_path, jobs=0)
+        Workers(jobs=0)
 
 
 def test_progress_says_what_was_done_before(tmp_path, capsys):
-    run = partial(square, log=tmp_path / "log")
-    run_grid(CELLS[:2], run, tmp_path)
+    run_grid(CELLS[:2], square, tmp_path)
     capsys.readouterr()
-    run_grid(CELLS[:3], run, tmp_path, title="squares")
+    run_grid(CELLS[:3], square, tmp_path, title="squares")
     assert "squares  3/3" in capsys.readouterr().err
+
+
+# Names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    inner: Cell | None
+    pair: tuple[int, ...] = ()
+
+
+def of_nested(cell: Nested, folder: Path) -> dict:
+    return {}
+
+
+def test_a_cell_and_its_function_are_found_by_what_json_knows():
+    for cell in (Nested(inner=Cell(x=1), pair=(1, 2)), Nested(inner=None)):
+        known = json.loads(json.dumps(settings(cell)))
+        assert cell_of(of_nested, known) == cell
+    assert work_named(name_of(square), ["grid_cells"]) is square
+    with pytest.raises(UserError, match="grid_cells:square is not of softbeam; --module"):
+        work_named(name_of(square))
+    with pytest.raises(UserError, match="softbeam.no:x is not here"):
+        work_named("softbeam.no:x")
+    with pytest.raises(UserError, match="os:system is not of softbeam"):
+        work_named("os:system")
+    for bad in (lambda cell, folder: {}, partial(square, folder=Path())):
+        with pytest.raises(ValueError, match="workers need a function"):
+            name_of(bad)
+
+
+def test_another_version_of_a_cell_is_not_taken_for_it():
+    known = settings(Cell(x=1))
+    for other in (known | {"y": 2}, {"cell": "Cell", "x": 1}, known | {"cell": "Other"}):
+        with pytest.raises(UserError, match="Cell (is another one here|cannot be made)"):
+            cell_of(square, other)
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_same(tmp_path):
-    run = partial(square, log=tmp_path / "log")
-    assert run_grid(CELLS, run, tmp_path, jobs=2, quiet=True) == [
+    assert run_grid(CELLS, square, tmp_path, workers=TWO, quiet=True) == [
         {"square": x**2} for x in range(4)
     ]
-    assert sorted(ran(tmp_path / "log")) == [0, 1, 2, 3]
+    assert sorted(ran(tmp_path)) == [0, 1, 2, 3]
     assert str(os.getpid()) not in (tmp_path / "log").read_text()
     with pytest.raises(ValueError, match="x=-1"):
-        run_grid([Cell(x=-1), Cell(x=5)], run, tmp_path, jobs=2, quiet=True)
+        run_grid([Cell(x=-1), Cell(x=5)], square, tmp_path, workers=TWO, quiet=True)
 
 
 SLOW_GRID = """
-import sys, time
-from dataclasses import dataclass
-from functools import partial
+import sys
 from pathlib import Path
-from softbeam.grid import run_grid
 from softbeam.signals import ending
 sys.path.insert(0, {tests!r})
-from test_grid import Cell, square
-
-def slow(cell, *, log):
-    found = square(cell, log=log)
-    time.sleep(600 if cell.x == 2 else 0)
-    return found
+from grid_cells import Cell, hanging
+from softbeam.grid import Workers, run_grid
 
 if __name__ == "__main__":
-    folder = Path({folder!r})
+    cells = [Cell(x=x, name="hang" if x == 2 else "a") for x in range(4)]
     with ending():
-        run_grid([Cell(x=x) for x in range(4)], partial(slow, log=folder / "log"), folder, jobs=2)
+        run_grid(cells, hanging, Path({folder!r}), workers=Workers(jobs=2))
 """
 
 
@@ -150,14 +155,14 @@ def test_a_stopped_grid_goes_on_and_leaves_no_process(tmp_path, number):
     script = tmp_path / "slow_grid.py"
     script.write_text(SLOW_GRID.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
     parent = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
-    wait(lambda: sorted(ran(tmp_path / "log")) == [0, 1, 2, 3])
+    wait(lambda: sorted(ran(tmp_path)) == [0, 1, 2, 3])
     wait(lambda: read_result(Cell(x=3), tmp_path) is not None)
     parent.send_signal(number)
     parent.wait(timeout=120)
     workers = {int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()}
     wait(lambda: not any(alive(pid) for pid in workers))
-    run_grid(CELLS, partial(square, log=tmp_path / "log"), tmp_path, quiet=True)
-    assert sorted(ran(tmp_path / "log")) == [0, 1, 2, 2, 3]
+    run_grid([Cell(x=x, name="hang" if x == 2 else "a") for x in range(4)], square, tmp_path)
+    assert sorted(ran(tmp_path)) == [0, 1, 2, 2, 3]
 
 
 def wait(condition, seconds: float = 120.0) -> None:

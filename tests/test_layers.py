@@ -9,10 +9,11 @@ LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
     + ["claims", "diagnostics", "signals", "svg", "ranks", "finite", "points"],
-    ["fast_beam", "checkpoint", "sampling_config", "grid"],
+    ["fast_beam", "checkpoint", "sampling_config", "cells"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
-    + ["mask_predict"],
-    ["ais", "compatibility", "pretrained", "features", "strided", "scoring"],
+    + ["mask_predict", "queues"],
+    ["ais", "compatibility", "pretrained", "features", "strided", "scoring", "grid"]
+    + ["launching"],
     ["objectives", "beam_training", "energy_training", "kernels", "chains"],
     ["baselines", "testing", "masked_objectives", "fast_sampling", "mlm_training"],
     ["energy_objectives", "certify", "sampling", "hf"],
@@ -20,13 +21,14 @@ LAYERS = [
     ["evaluate", "sample_report", "optimizers"],
     ["runs", "recovery"],
     ["train", "inference", "published_cmlm", "energy_experiments", "sampling_experiments"],
+    ["trainings"],
     ["recipes", "bench", "figures", "analysis", "charts", "energy_tables", "beam_pictures"]
     + ["chain_pictures"],
     ["report"],
     ["sampling_tables", "training_runs"],
     ["training_experiments"],
     ["training_tables"],
-    ["demo", "compare", "reproduce"],
+    ["demo", "compare", "sweep", "reproduce"],
     ["cli"],
     ["__main__"],
 ]

@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 from softbeam import ranks
 from softbeam.config import from_yaml
-from softbeam.train import train
+from softbeam.trainings import train
 sys.path.insert(0, TESTS)
 from test_ranks import descended
 

@@ -19,8 +19,10 @@ COMMAND_LINES = [
     if line.startswith("softbeam ")
 ]
 WORK = {  # the function that does a command's work, once its words are understood
-    "train": "softbeam.train.train",
+    "train": "softbeam.trainings.train",
     "compare": "softbeam.compare.compare",
+    "sweep": "softbeam.sweep.sweep",
+    "worker": "softbeam.queues.opened",
     "evaluate": "softbeam.inference.load",
     "decode": "softbeam.inference.load",
     "analyze": "softbeam.analysis.analyze",

@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from softbeam import energy_tables, reproduce, sampling_tables, training_tables
+from softbeam.cells import key
 from softbeam.cli import main
 from softbeam.energy_tables import (
     PRESETS,
@@ -15,7 +16,6 @@ from softbeam.energy_tables import (
     row_name,
     table_cells,
 )
-from softbeam.grid import key
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,23 @@ def finished(data_dir, tmp_path_factory):
 def command(what, out):
     words = ["reproduce", what, "--preset", "tiny", "--out", str(out), "--jobs", "1"]
     return [*words, "--seeds", "2", "--quiet"]
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_queue_give_the_same_cells(finished, data_dir, tmp_path, monkeypatch):
+    """Projections wait until the models that they project are there."""
+    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+    storage = ["--storage", f"sqlite:///{tmp_path}/queue.db"]
+    assert main([*command("table-6.1", tmp_path), *storage]) == 0
+    alone, queued = (
+        {cell["key"]: without_time(cell["result"]) for cell in record(out, "table-6.1")["cells"]}
+        for out in (finished, tmp_path)
+    )
+    assert alone == queued and len(alone) > 20
+
+
+def without_time(result):
+    return {name: value for name, value in result.items() if "seconds" not in name}
 
 
 def record(out, what):

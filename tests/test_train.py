@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from softbeam import trainings
 from softbeam.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
 from softbeam.data.tasks import Tagging, Translation
 from softbeam.inference import evaluate_split, load
@@ -153,7 +154,7 @@ def test_stages_follow_one_another(config, tmp_path):
 
 def test_restarts_keep_the_best_on_dev(config, tmp_path):
     out = tmp_path / "x"
-    summary = train(replace(config, restarts=2), out, quiet=True)
+    summary = trainings.train(replace(config, restarts=2), out, quiet=True)
     assert summary["score"] == max(summary["restart_scores"])
     winner = out / f"restart-{summary['restart']}"
     assert same(weights(out), weights(winner))

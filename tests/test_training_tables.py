@@ -7,6 +7,7 @@ import pytest
 from softbeam.claims import judged
 from softbeam.cli import main
 from softbeam.config import Lstm
+from softbeam.grid import ALONE
 from softbeam.objectives import DirectLoss, SelfNormalized
 from softbeam.training_experiments import training, with_starts
 from softbeam.training_runs import runs
@@ -87,7 +88,7 @@ def test_a_table_from_beginning_to_end(out, capsys):
 
 @pytest.mark.slow
 def test_finished_runs_are_kept(out, monkeypatch):
-    again = {"seeds": [1, 2], "jobs": 1, "quiet": True}
+    again = {"seeds": [1, 2], "workers": ALONE, "quiet": True}
     first = make("table-5.3", "tiny", out, **again)
     monkeypatch.setattr("softbeam.training_experiments.train", None)  # nothing may be trained
     assert make("table-5.3", "tiny", out, **again) == first

@@ -14,9 +14,10 @@ from softbeam.config import RunConfig, Stage, to_yaml
 from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.evaluate import LOWER_IS_BETTER, evaluate_outputs, main_metric, problems
 from softbeam.evaluate import compare as paired
+from softbeam.grid import ALONE, Workers
 from softbeam.report import write_report
 from softbeam.runs import load_run
-from softbeam.train import train
+from softbeam.trainings import train_all
 
 Outputs = list[list[str]]
 
@@ -42,6 +43,7 @@ def compare(
     out: Path,
     *,
     split: str = "dev",
+    workers: Workers = ALONE,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Train every trial with every seed below `out`, score, test each against the first.
@@ -55,21 +57,23 @@ def compare(
     charts.require(out)
     trials[0].config.data.load().split(split)  # what is wrong is said before anything is trained
     starts = shared_starts(trials)
-    scored: dict[str, list[Scored]] = {}
-    references: list[Any] = []
+    rounds: list[dict[str, RunConfig]] = [{}, {}]  # what is started from, what starts from it
     for seed in seeds:
-        for trial in [*starts.values(), *trials]:
-            folder = out / f"{trial.name}-{seed}"
-            config = replace(trial.config, seed=seed)
-            start = starts.get(first_stage(trial.config)) if trial in trials else None
+        for trial in starts.values():
+            rounds[0][f"{trial.name}-{seed}"] = replace(trial.config, seed=seed)
+        for trial in trials:
+            config, start = replace(trial.config, seed=seed), starts.get(first_stage(trial.config))
             if start is not None:
                 config = replace(config, warm_start=str(out / f"{start.name}-{seed}"))
-            if not quiet:
-                print(folder, flush=True)
-            train(config, folder, quiet=quiet, resume=True)
-            scored.setdefault(trial.name, []).append(score(folder, split))
-        task = trials[0].config.data
-        references += problems(task.kind, task.load().split(split)).references
+            rounds[1][f"{trial.name}-{seed}"] = config
+    for configs in rounds:
+        train_all(configs, out, workers=workers, quiet=quiet)
+    scored = {
+        trial.name: [score(out / f"{trial.name}-{seed}", split) for seed in seeds]
+        for trial in [*starts.values(), *trials]
+    }
+    task = trials[0].config.data
+    references = problems(task.kind, task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
     write_report([out], out / "report.html", title="comparison", table=[shown(r) for r in rows])
     return {"split": split, "rows": rows, "report": str(out / "report.html")}

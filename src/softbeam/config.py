@@ -388,6 +388,15 @@ def from_yaml(path: Path) -> RunConfig:
         raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
 
 
+def from_text(text: str) -> RunConfig:
+    """A run that `to_yaml` has printed."""
+    parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
+    try:
+        return to_run(parser, parser.parse_string(text))
+    except Exception as error:
+        raise UserError(f"not a run configuration: {reason(error)}") from None
+
+
 def check_yaml(path: Path) -> None:
     """A UserError that names a file which holds no YAML mapping."""
     try:

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam import ais, exact
+from softbeam.cells import key, result_path
 from softbeam.data.synthetic import Palindromes, high_entropy_hmm, low_entropy_hmm
 from softbeam.data.tasks import phoneme_sequences
 from softbeam.energy_objectives import (
@@ -32,7 +33,6 @@ from softbeam.energy_objectives import (
 )
 from softbeam.energy_training import Memory, UnigramNoise, log_phi
 from softbeam.errors import UserError
-from softbeam.grid import key, result_path
 from softbeam.kernels import metropolis_hastings
 from softbeam.models.mrf import BiLstmMrf
 from softbeam.objectives import Objective

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from softbeam.cells import Result, key, settings
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.energy_experiments import ALL, SYNTHETIC, Data, Fit, Method, run
 from softbeam.errors import UserError
-from softbeam.grid import Result, key, run_grid, settings
+from softbeam.grid import Workers, run_grid
 
 Finished = list[tuple[Fit, Result]]
 Summary = Mapping[str, float | None]
@@ -176,26 +177,33 @@ def lesson(
     return cells
 
 
-def finish(name: str, cells: Sequence[Fit], folder: Path, *, jobs: int, quiet: bool) -> Finished:
+def finish(
+    name: str, cells: Sequence[Fit], folder: Path, *, workers: Workers, quiet: bool
+) -> Finished:
     """All cells with their results; teachers, which others need, are among the first."""
-    compute = partial(run, folder=folder)
     alone = [c for c in cells if c.teacher is None]
     alone.sort(key=lambda c: not c.reserved)
     taught = [c for c in cells if c.teacher is not None]
     for title, part in ((name, alone), (f"{name}, projections", taught)):
-        run_grid(part, compute, folder, jobs=jobs, title=title, quiet=quiet)
-    return list(zip(cells, run_grid(cells, compute, folder, quiet=True), strict=True))
+        run_grid(part, run, folder, workers=workers, title=title, quiet=quiet)
+    return list(zip(cells, run_grid(cells, run, folder, quiet=True), strict=True))
 
 
 # The table
 
 
 def table_6_1(
-    preset: str, folder: Path, *, seeds: Sequence[int], jobs: int, distinct: bool, quiet: bool
+    preset: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    workers: Workers,
+    distinct: bool,
+    quiet: bool,
 ) -> dict[str, Any]:
     """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
     cells = table_cells(PRESETS[preset], seeds, distinct=distinct)
-    done = finish("table-6.1", cells, folder, jobs=jobs, quiet=quiet)
+    done = finish("table-6.1", cells, folder, workers=workers, quiet=quiet)
     rows = [row_of(name, group) for name, group in grouped(done).items()]
     checks = [check for row in rows for check in row["checks"]]
     claims = [claim for row in rows for claim in row["claims"]]
@@ -356,11 +364,17 @@ LINES = {"PLL": "PL only", "MLM": "MLM only", "KL": "KL projection", "KL+PLL": "
 
 
 def figure_6_1(
-    preset: str, folder: Path, *, seeds: Sequence[int], jobs: int, distinct: bool, quiet: bool
+    preset: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    workers: Workers,
+    distinct: bool,
+    quiet: bool,
 ) -> dict[str, Any]:
     """Figure 6.1: NLL against training size for PL alone and for projections of a large MLM."""
     cells = figure_cells(PRESETS[preset], seeds, distinct=distinct)
-    done = finish("figure-6.1", cells, folder, jobs=jobs, quiet=quiet)
+    done = finish("figure-6.1", cells, folder, workers=workers, quiet=quiet)
     panels = [panel_of(data, done) for data in dict.fromkeys(cell.data for cell, _ in done)]
     panels.sort(key=lambda panel: list(TITLES).index(panel["data"]))
     claims = [panel["claim"] for panel in panels]

@@ -1,13 +1,13 @@
 """Tables and figures by name: `softbeam reproduce table-6.1`. Nothing here loads torch at once."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from softbeam.errors import UserError, need
+from softbeam.errors import UserError, limited, need
 from softbeam.files import require_writable, write_text
+from softbeam.grid import ALONE, Workers
 
 TRAINING = {
     "table-3.1": "scheduled sampling, hard and soft, on named entities and translation",
@@ -51,7 +51,7 @@ def reproduce(
     preset: str = "cpu",
     out: Path,
     seeds: int | None = None,
-    jobs: int | None = None,
+    workers: Workers = ALONE,
     distinct: bool = False,
     run: Path | None = None,
     start: Literal["greedy", "random"] = "greedy",
@@ -66,11 +66,8 @@ def reproduce(
         raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
     if preset not in PRESETS:
         raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    jobs = os.cpu_count() or 1 if jobs is None else jobs
     seeds = (3 if what in TRAINING else 5) if seeds is None else seeds
-    for name, count in (("seeds", seeds), ("jobs", jobs)):
-        if count < 1:
-            raise UserError(f"--{name} {count}: must be at least 1")
+    limited("--seeds", seeds, least=1)
     if what.startswith("figure"):
         need("matplotlib", "report")
     require_writable(out)
@@ -82,16 +79,16 @@ def reproduce(
     torch.set_num_threads(1)
     began, numbers = environment(), datasets(seeds)
     if what in TRAINING:
-        found = training_tables.make(what, preset, out, seeds=numbers, jobs=jobs, quiet=quiet)
+        found = training_tables.make(what, preset, out, seeds=numbers, workers=workers, quiet=quiet)
     elif what in DRAWN:
         drawn = figures.figure_3_1(out / f"{what}.png")
         found = {"files": [str(drawn)], "claims": [], "text": f"{what}: {drawn}"}
     elif what in ENERGY_BASED:
         make = {"table-6.1": energy_tables.table_6_1, "figure-6.1": energy_tables.figure_6_1}[what]
-        found = make(preset, out, seeds=numbers, jobs=jobs, distinct=distinct, quiet=quiet)
+        found = make(preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet)
     else:
         found = sampling_tables.make(
-            what, preset, out, run=run, start=start, chains=seeds, jobs=jobs, quiet=quiet
+            what, preset, out, run=run, start=start, chains=seeds, workers=workers, quiet=quiet
         )
     head = {"target": what, "preset": preset, "seeds": numbers}
     record = head | found | {"environment": began}

@@ -120,7 +120,7 @@ class SamplingConfig:
 
     def stream(self, number: int) -> int:
         """The seed of a text, or of texts side by side; that of the first is the seed itself."""
-        return (self.seed + 1_000_003 * number) % 2**63
+        return (self.seed + 1_000_003 * number) % (LARGEST_SEED + 1)
 
     def caveats(self) -> list[str]:
         """What keeps the samples from being those of exp(-energy / temperature), a sentence each.

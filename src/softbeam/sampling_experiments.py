@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
 
 from softbeam import metrics
+from softbeam.cells import Result
 from softbeam.chains import ConstantBlocks, LinearBlocks, Plan, Record, fill_randomly, run
 from softbeam.data.batches import collate
 from softbeam.data.readers import Example
@@ -25,7 +26,6 @@ from softbeam.energy import LocalEnergy, RawEnergy
 from softbeam.errors import UserError
 from softbeam.evaluate import Problems, encode, problems
 from softbeam.fast_sampling import SiteCache, fast_metropolis_hastings
-from softbeam.grid import Result
 from softbeam.kernels import degenerate_gibbs
 from softbeam.mask_predict import likeliest_lengths, mask_predict
 from softbeam.ops import length_mask
@@ -165,6 +165,11 @@ def texts_of(cell: Sampling) -> Texts:
         length_mask(lengths, int(lengths.max())),
         [references[i] for i in short],
     )
+
+
+def compute(cell: Sampling, folder: Path) -> Result:
+    """`sample` as the work of a grid, whose folder it does not need."""
+    return sample(cell)
 
 
 @torch.no_grad()

@@ -10,13 +10,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
+from softbeam.cells import Result, key, settings
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.config import Cmlm, RunConfig
 from softbeam.energy_tables import aligned, number, summary
 from softbeam.errors import UserError
-from softbeam.grid import Result, key, run_grid, settings
+from softbeam.grid import Workers, run_grid
 from softbeam.recipes import masked_g2p
-from softbeam.sampling_experiments import Sampling, sample, weights_of
+from softbeam.sampling_experiments import Sampling, compute, weights_of
 
 TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)
 NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)
@@ -372,7 +373,7 @@ def make(
     run: Path | None,
     start: Literal["greedy", "random"],
     chains: int,
-    jobs: int,
+    workers: Workers,
     quiet: bool,
 ) -> dict[str, Any]:
     """A table or figure: its chains, its text, what the thesis claims, and the files drawn."""
@@ -390,7 +391,7 @@ def make(
         longest=10_000 if what == "table-6.6" else 20,
     )
     cells = list(dict.fromkeys(CELLS[what](base)))
-    results = run_grid(cells, sample, folder, jobs=jobs, title=what, quiet=quiet)
+    results = run_grid(cells, compute, folder, workers=workers, title=what, quiet=quiet)
     done = dict(zip(cells, results, strict=True))
     found = claims(what, done, kind)
     head = (

@@ -38,7 +38,7 @@ from softbeam.evaluate import (
     log_z,
     main_metric,
 )
-from softbeam.files import Growing, remove, remove_parts, write_atomic, write_text
+from softbeam.files import Growing, remove, remove_parts, write_text
 from softbeam.finite import NotFinite, check_step, check_weights, quoted
 from softbeam.objectives import Objective
 from softbeam.ops import flushed_denormals
@@ -79,34 +79,17 @@ def train(
     """Train a run into a folder; returns its summary. The same config gives the same weights.
 
     With `resume`, a run that was stopped goes on from its last checkpoint to the same weights, and
-    a finished one is left as it is.
+    a finished one is left as it is. Of one seed: `trainings.train` has restarts.
     """
+    if config.restarts != 1:
+        raise ValueError(f"restarts={config.restarts}: trainings.train trains several seeds")
     torch.set_num_threads(config.threads)
     quiet = quiet or not ranks.first()
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
         print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
     with ranks.joined(), flushed_denormals():
-        if config.restarts == 1:
-            return train_once(config, corpus, out, quiet=quiet, resume=resume)
-        return train_restarts(config, corpus, out, quiet=quiet, resume=resume)
-
-
-def train_restarts(
-    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool
-) -> dict[str, Any]:
-    """Several seeds, each in a folder of its own; the best on dev becomes the run."""
-    summaries = []
-    for number in range(config.restarts):
-        one = replace(config, seed=config.seed + 1000 * number, restarts=1)
-        folder = out / f"restart-{number}"
-        summaries.append(train_once(one, corpus, folder, quiet=quiet, resume=resume))
-    winner = max(range(config.restarts), key=lambda n: summaries[n]["score"])
-    for file in (out / f"restart-{winner}").iterdir() if ranks.first() else ():
-        if file.is_file():
-            write_atomic(out / file.name, file.read_bytes())
-    scores = [s["score"] for s in summaries]
-    return finish(out, summaries[winner] | {"restart": winner, "restart_scores": scores})
+        return train_once(config, corpus, out, quiet=quiet, resume=resume)
 
 
 def train_once(
@@ -169,6 +152,8 @@ def same_run(config: RunConfig, out: Path) -> None:
     before = from_yaml(out / CONFIG)
     if to_yaml(replace(before, skip_nonfinite=config.skip_nonfinite)) != to_yaml(config):
         raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
+    if not ranks.first():
+        return
     if before.skip_nonfinite != config.skip_nonfinite:
         write_text(out / CONFIG, to_yaml(config))
     remove_parts(out)

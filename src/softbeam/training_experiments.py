@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from softbeam.cells import Result
 from softbeam.config import RunConfig, Search, to_yaml
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus, Kind
 from softbeam.evaluate import encode, evaluate_outputs, log_z
 from softbeam.files import write_text
-from softbeam.grid import Result
 from softbeam.runs import load_run
 from softbeam.train import train
 from softbeam.training_runs import runs
@@ -82,7 +82,7 @@ def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
     return found | ({"soft": replace(beam, method="soft-beam")} if kind == "tagging" else {})
 
 
-def compute(cell: Training, *, out: Path) -> Result:
+def compute(cell: Training, out: Path) -> Result:
     """Train, or find trained; decode dev and test with every search."""
     plan, start = runs(cell.preset)[cell.run], cell.start
     warm = None if start is None else str(start.folder(out))

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from softbeam.cells import Result, key, settings
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.energy_tables import aligned, number, summary
 from softbeam.evaluate import compare, problems
-from softbeam.grid import Result, key, run_grid, settings
+from softbeam.grid import Workers, run_grid
 from softbeam.training_experiments import (
     Training,
     compute,
@@ -447,16 +447,15 @@ TABLES = {
 
 
 def make(
-    what: str, preset: str, folder: Path, *, seeds: Sequence[int], jobs: int, quiet: bool
+    what: str, preset: str, folder: Path, *, seeds: Sequence[int], workers: Workers, quiet: bool
 ) -> dict[str, Any]:
     """A table: its runs trained or found, its text, the verdicts on what is claimed."""
     table = TABLES[what]()
     names = list(dict.fromkeys(v.run for row in table.rows.values() for v in row.values()))
     cells = [training(preset, name, seed) for name in names for seed in seeds]
-    run = partial(compute, out=folder)
     for part in with_starts(cells):
-        run_grid(part, run, folder, jobs=jobs, title=what, quiet=quiet)
-    results = run_grid(cells, run, folder, quiet=True)
+        run_grid(part, compute, folder, workers=workers, title=what, quiet=quiet)
+    results = run_grid(cells, compute, folder, quiet=True)
     done = dict(zip(cells, results, strict=True))
     rows = {name: figures(row, done, preset, seeds) for name, row in table.rows.items()}
     found = [verdict(claim, table, done, preset, seeds, folder) for claim in table.claims]

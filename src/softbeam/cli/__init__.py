@@ -10,7 +10,8 @@ from softbeam.cli.fetching import data, models
 from softbeam.cli.reproducing import demo, report, reproduce
 from softbeam.cli.running import analyze, decode, evaluate
 from softbeam.cli.sampling import certify, infill, sample, score
-from softbeam.cli.training import compare, train
+from softbeam.cli.training import compare, sweep, train
+from softbeam.cli.working import worker
 from softbeam.errors import Interrupted, UserError
 from softbeam.signals import ending, signum_of
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 GOES_ON = dict.fromkeys(
-    ("compare", "reproduce"), "stopped; the same command goes on with what is finished"
+    ("compare", "sweep", "reproduce"), "stopped; the same command goes on with what is finished"
 )
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 
@@ -86,6 +87,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     for command in (
         train,
         compare,
+        sweep,
         decode,
         evaluate,
         analyze,
@@ -94,6 +96,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         demo,
         report,
         reproduce,
+        worker,
         sample,
         score,
         infill,

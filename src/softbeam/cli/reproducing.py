@@ -1,9 +1,11 @@
 """Commands that show results: demo, report, reproduce."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
 from softbeam.cli.parsing import parser, say_json
+from softbeam.cli.working import worker_arguments, workers_of
 from softbeam.errors import UserError
 
 
@@ -87,7 +89,7 @@ def reproduce(words: list[str]) -> int:
     made.add_argument("--out", type=str, default="runs/reproduce", help="folder, shared by targets")
     seeds = "seeds, datasets or chains to average over; 3, 5 and 5 if not given"
     made.add_argument("--seeds", type=int | None, default=None, help=seeds)
-    made.add_argument("--jobs", type=int, default=None, help="processes; one for each core")
+    worker_arguments(made, jobs=None)
     made.add_argument("--distinct", action="store_true", help="each phoneme sequence once")
     made.add_argument(
         "--run",
@@ -106,7 +108,9 @@ def reproduce(words: list[str]) -> int:
     made.add_argument("--json", action="store_true", help="the record as a last line of JSON")
     parsed = made.parse_args(words)
     folder = Path(parsed.run) if parsed.run else None
-    knobs = {k: parsed[k] for k in ("preset", "seeds", "jobs", "distinct", "start", "quiet")}
+    knobs = {k: parsed[k] for k in ("preset", "seeds", "distinct", "start", "quiet")}
+    parsed.jobs = os.cpu_count() or 1 if parsed.jobs is None else parsed.jobs
+    knobs["workers"] = workers_of(parsed)
     for what in TARGETS if parsed.what == ALL else [parsed.what]:
         found = run(what, out=Path(parsed.out), run=folder, **knobs)
         print(found["text"], flush=True)

@@ -1,15 +1,16 @@
-"""Commands that train: train, compare."""
+"""Commands that train: train, compare, sweep."""
 
 import argparse
 import re
 import shlex
 from dataclasses import fields, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 from softbeam import ranks
 from softbeam.cli.parsing import parser, say_json, whole_numbers
+from softbeam.cli.working import worker_arguments, workers_of
 from softbeam.errors import UserError
 
 TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
@@ -40,8 +41,27 @@ second stage, or a name and words of `softbeam train`:
   --seeds LIST    seeds, 1 if not given
   --split NAME    what is scored: dev or test
   --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
+  --jobs N        processes here, 1 if not given
+  --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
   --quiet         no progress
   --json          the figures as a last line of JSON
+"""
+
+
+SWEEP_HELP = """usage: softbeam sweep RECIPE --over FIELD=A,B … [--seeds 1,2] [any field]
+
+Trains a run for every combination of values and every seed below --out, and prints their figures
+on dev, best first:
+
+  softbeam sweep ccg --over pretrain.lr=0.001,0.003 --over model.hidden=64,128 --seeds 1,2
+
+  --over FIELD=A,B  a field of the recipe and its values
+  --seeds LIST      seeds, 1 if not given
+  --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
+  --jobs N          processes here, 1 if not given
+  --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --quiet           no progress
+  --json            the figures as a last line of JSON
 """
 
 
@@ -52,9 +72,10 @@ def train(words: list[str]) -> int:
         print(recipe_list())
         return 0
     config, parsed = parse_run("train", words)
-    from softbeam.train import train as run
+    from softbeam.trainings import train as run
 
-    summary = run(config, Path(parsed.out), quiet=parsed.quiet, resume=parsed.resume)
+    knobs = {"quiet": parsed.quiet, "resume": parsed.resume, "workers": workers_of(parsed)}
+    summary = run(config, Path(parsed.out), **knobs)
     if not ranks.first():
         return 0
     show_summary(parsed.out, summary)
@@ -71,18 +92,9 @@ def compare(words: list[str]) -> int:
         return 0
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     own.add_argument("--try", dest="trials", action="append", default=[])
-    own.add_argument("--seeds", default="1")
     own.add_argument("--split", default="dev")
     own.add_argument("--out", default=f"runs/compare-{words[0]}")
-    for flag in ("--quiet", "--json"):
-        own.add_argument(flag, action="store_true")
-    try:
-        parsed, shared = own.parse_known_args(words[1:])
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from None
-    seeds = whole_numbers("--seeds", parsed.seeds)
-    if len({*seeds}) < len(seeds):
-        raise UserError(f"--seeds {parsed.seeds}: each is given once")
+    parsed, shared, seeds = parse_many(own, words[1:])
     if len(parsed.trials) < 2:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     configs = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
@@ -94,6 +106,7 @@ def compare(words: list[str]) -> int:
         seeds,
         Path(parsed.out),
         split=parsed.split,
+        workers=workers_of(parsed),
         quiet=parsed.quiet,
     )
     comparison.show(found["rows"], parsed.split)
@@ -101,6 +114,57 @@ def compare(words: list[str]) -> int:
     if parsed.json:
         say_json(found)
     return 0
+
+
+def sweep(words: list[str]) -> int:
+    """Settings side by side: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]"""
+    if not words or words[0] in ("-h", "--help"):
+        print(SWEEP_HELP)
+        print(recipe_list())
+        return 0
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    own.add_argument("--over", action="append", default=[])
+    own.add_argument("--out", default=f"runs/sweep-{words[0]}")
+    parsed, shared, seeds = parse_many(own, words[1:])
+    if not parsed.over:
+        raise UserError("--over is missing: a field and its values, as pretrain.lr=0.01,0.003")
+    made = {}
+    for chosen in product(*map(values_of, parsed.over)):
+        flags = [word for field, value in chosen for word in (f"--{field}", value)]
+        name = ",".join(f"{field}={value}" for field, value in chosen).replace("/", "_")
+        made[name] = parse_run("sweep", [words[0], *shared, *flags])[0]
+    from softbeam import sweep as sweeping
+
+    knobs = {"workers": workers_of(parsed), "quiet": parsed.quiet}
+    found = sweeping.sweep(made, seeds, Path(parsed.out), **knobs)
+    print(sweeping.as_text(found))
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def values_of(text: str) -> list[tuple[str, str]]:
+    """`field=a,b` as pairs of the field and each value."""
+    field, equals, values = text.partition("=")
+    if not equals or not all(values.split(",")):
+        raise UserError(f"--over {text}: must be a field and values, as pretrain.lr=0.01,0.003")
+    return [(field.strip(), value) for value in values.split(",")]
+
+
+def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, list[str], list[int]]:
+    """The flags of a command that trains many runs, what is left for each run, and the seeds."""
+    own.add_argument("--seeds", default="1")
+    for flag in ("--quiet", "--json"):
+        own.add_argument(flag, action="store_true")
+    worker_arguments(own)
+    try:
+        parsed, shared = own.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from None
+    seeds = whole_numbers("--seeds", parsed.seeds)
+    if len({*seeds}) < len(seeds):
+        raise UserError(f"--seeds {parsed.seeds}: each is given once")
+    return parsed, shared, seeds
 
 
 def recipe_list() -> str:
@@ -124,6 +188,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
     made.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    worker_arguments(made)
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
     kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
