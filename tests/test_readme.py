@@ -15,7 +15,9 @@ COMMAND_LINES = [
     line
     for kind, block in BLOCKS
     if kind == "sh"
-    for line in block.replace("\\\n", " ").splitlines()
+    for line in re.sub(
+        r"torchrun .* -m softbeam", "softbeam", block.replace("\\\n", " ")
+    ).splitlines()
     if line.startswith("softbeam ")
 ]
 WORK = {  # the function that does a command's work, once its words are understood
@@ -23,6 +25,7 @@ WORK = {  # the function that does a command's work, once its words are understo
     "compare": "softbeam.compare.compare",
     "sweep": "softbeam.sweep.sweep",
     "worker": "softbeam.queues.opened",
+    "worker --submit": "softbeam.launching.submit",
     "evaluate": "softbeam.inference.load",
     "decode": "softbeam.inference.load",
     "analyze": "softbeam.analysis.analyze",
