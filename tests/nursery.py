@@ -165,7 +165,7 @@ MARKS = (  # what is called when a phase is entered; phases may lie within one a
     ("softbeam.sample_files", "save_checkpoint", "checkpoint"),
     ("softbeam.sample_report", "finish", "summary"),
     ("softbeam.grid", "compute", "cell"),
-    ("softbeam.grid", "write_text", "result"),
+    ("softbeam.cells", "write_text", "result"),
 )
 
 
