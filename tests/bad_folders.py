@@ -171,6 +171,48 @@ FOLDERS.broken("environment", "report run", "run/environment.json", ENVIRONMENT)
 BYTES = {"bytes": (b"\xff\xfe", "run/config.yaml cannot be read")}
 FOLDERS.broken("reported configuration", "report run", "run/config.yaml", BYTES)
 
+# Records of tables and figures
+
+TABLE = "tables/table-5.3.json is not the record of a t"
+
+
+def claimed(**changed) -> Change:
+    return as_json(lambda record: record["claims"][0].update(changed))
+
+
+RECORDS = {
+    "half": (cut(), f"{TABLE}arget"),
+    "a list": (b"[]", f"{TABLE}arget: expected a JSON object, found a list"),
+    "no claims": (as_json(lambda r: r.pop("claims")), f"{TABLE}arget: it has no claims"),
+    "a claim of text": (as_json(set_key("claims", ["x"])), "claim 1: expected a JSON object"),
+    "an effect of text": (claimed(effect="x"), "claim 1: its effect is 'x'"),
+    "no verdict": (as_json(lambda r: r["claims"][0].pop("verdict")), "claim 1: it has no verdict"),
+    "half an interval": (claimed(interval=[1.0]), "claim 1: its interval is [1.0]"),
+}
+SHOWN = {
+    "rows of text": (as_json(set_key("rows", "x")), f"{TABLE}able: its rows is 'x'"),
+    "no seeds": (as_json(lambda r: r.pop("seeds")), f"{TABLE}able: it has no seeds"),
+    "uneven rows": (as_json(lambda r: r["rows"].update(x={})), "have not the same columns"),
+    "cells of text": (as_json(lambda r: r["rows"]["start"].update(dev="x")), "cells are not lists"),
+}
+FOLDERS.broken("record", "report tables", "tables/table-5.3.json", RECORDS | SHOWN)
+CLAIMS = "report claims --results tables"
+FOLDERS.broken("claims", CLAIMS, "tables/table-5.3.json", RECORDS)
+FIGURE = "tables/figure-6.2.svg"
+SCRIPT = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+DRAWINGS = {
+    "nothing": (b"", f"{FIGURE} is not an SVG figure"),
+    "half": (cut(), f"{FIGURE} is not an SVG figure"),
+    "bytes": (b"\xff", f"{FIGURE} is not an SVG figure"),
+    "a script": (SCRIPT, f"{FIGURE} holds script"),
+    "a handler": (replaced("<svg ", "<svg onload='alert(1)' "), f"{FIGURE} holds onload=alert(1)"),
+    "an address": (
+        replaced("</svg>", "<image href='http://x/y.png'/></svg>"),
+        f"{FIGURE} holds href=http://x/y.png",
+    ),
+}
+FOLDERS.broken("figure", "report tables", FIGURE, DRAWINGS)
+
 # Runs that were stopped
 
 RESUME = " ".join([*TAGS, *SHORT, "--resume --out stopped"])
@@ -309,7 +351,7 @@ SAMPLES = {
     "nothing": (b"", HEADER),
     "text": (b"hello\n", HEADER),
     "a list for a header": (b"[]\n", f"{HEADER}: expected a JSON object, found a list"),
-    "another header": (b'{"texts": []}\n', f"{HEADER}: its first line has no settings"),
+    "another header": (b'{"texts": []}\n', f"{HEADER}: it has no settings"),
     "latin-1": (b'{"texts": "\xe4"}\n', f"{HEADER}: 'utf-8' codec"),
     "a header nested too deeply": (b"[" * 100_000, f"{HEADER}: maximum recursion"),
     "another model": (
@@ -342,6 +384,13 @@ CHAINS = {
     "a negative length": (facts(set_key("bytes", -1)), NO_MOMENT),
 }
 FOLDERS.broken("chains", STOPPED, "stopped.jsonl.checkpoint", CHAINS)
+UNSHOWN = {
+    "only a header": (lambda c: c.splitlines()[0] + b"\n", "done.jsonl has no samples yet"),
+    "half a row": (line(2, cut()), "done.jsonl, line 3, is not a row of samples"),
+    "no energy": (line(2, as_json(lambda r: r.pop("energy"))), "line 3, is not a row of samples"),
+    "another chain": (line(2, as_json(set_key("chain", 7))), "are not whole sweeps of 8 chains"),
+}
+FOLDERS.broken("shown samples", "report done.jsonl", "done.jsonl", UNSHOWN)
 DONE = " ".join([*SAMPLE, "--resume --out done.jsonl"])
 DONE_FILE = "done.json is not the summary of a file of samples"
 ENDS = {

@@ -13,8 +13,10 @@ from safetensors.torch import load, save
 
 from letters import write_letter_mlm
 from softbeam.cli import main
+from softbeam.svg import lines_svg
 from test_cli import write_conll
 from test_published_cmlm import files as fairseq_files
+from test_report_browser import record
 
 Change = Callable[[bytes], bytes]
 GERMAN = ["der Hund bellt", "die Katze schläft", "der Vogel singt laut", "ein Hund schläft"]
@@ -47,6 +49,7 @@ def make_good(folder: Path) -> Path:
         succeed("train", "translation", *PAIRS, *pieces, *SHORT, "--out", "bpe")
         write_letter_mlm(Path("mlm"))
         succeed(*SAMPLE, "--out", "done.jsonl")
+        make_tables(Path("tables"))
         Path("fairseq").mkdir()
         fairseq_files(Path("fairseq"))
         for side in ("de", "en"):
@@ -56,6 +59,21 @@ def make_good(folder: Path) -> Path:
         assert main([*TAGS, *SHORT, "--out", "stopped"]) == 130
         assert main([*SAMPLE, "--checkpoint-every", "0", "--out", "stopped.jsonl"]) == 130
     return folder
+
+
+def make_tables(folder: Path) -> None:
+    """What `reproduce` leaves: a table with a claim, and a figure."""
+    folder.mkdir()
+    record(folder / "table-5.3.json")
+    made = {
+        "target": "figure-6.2",
+        "text": "x",
+        "claims": [],
+        "files": ["elsewhere/figure-6.2.svg"],
+    }
+    (folder / "figure-6.2.json").write_text(json.dumps(made))
+    svg = lines_svg("sweep", "energy", [("a", [1, 2], [3.0, 4.0])])
+    (folder / "figure-6.2.svg").write_text(svg, encoding="utf-8")
 
 
 def succeed(*words: str) -> None:

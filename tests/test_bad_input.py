@@ -98,7 +98,8 @@ def test_the_good_things_are_good(good, tmp_path, monkeypatch, capsys):
         "score --quiet --mlm mlm --text ACD",
         "models convert fairseq/checkpoint.pt --source-dict fairseq/de.txt "
         "--target-dict fairseq/en.txt --out made",
-        "report made run mt",
+        "report made run mt tables done.jsonl",
+        "report claims --results tables",
         CASES["resume: nothing"].words,
         CASES["samples: nothing"].words,
         CASES["sample summary: half"].words,

@@ -8,8 +8,8 @@ import softbeam
 LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
-    + ["claims", "diagnostics", "signals", "svg", "ranks", "finite", "points"],
-    ["fast_beam", "checkpoint", "sampling_config", "cells"],
+    + ["diagnostics", "signals", "svg", "ranks", "finite", "points"],
+    ["fast_beam", "checkpoint", "sampling_config", "cells", "claims"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict", "queues"],
     ["ais", "compatibility", "pretrained", "features", "strided", "scoring", "grid"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from softbeam.errors import UserError
 from softbeam.sample_files import read_header, read_samples
 from softbeam.sample_report import Traces, traces
 from softbeam.svg import lines_svg
@@ -15,6 +16,8 @@ MOST_LAGS = 40
 def chains(path: Path) -> dict[str, Any]:
     """What a page shows of a file of samples."""
     found = traces(read_samples(path))[:MOST_TEXTS]
+    if not found:
+        raise UserError(f"{path} has no samples yet")
     return {
         "name": path.name,
         "mlm": read_header(path)["mlm"],

@@ -6,8 +6,13 @@ compared sentence by sentence, else over repetitions.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mean, stdev
+from types import NoneType
 from typing import Any, Literal, TypedDict
+
+from softbeam.errors import UserError
+from softbeam.files import Types, check_fields, read_object
 
 Verdict = Literal["reproduced", "not reproduced", "undecided"]
 AGREE = 2 / 3  # of the repetitions have to point in the claimed direction
@@ -93,3 +98,31 @@ def claim_text(found: Judged) -> str:
         parts.append(f"95 % {low:.3f} to {high:.3f} over {found['over']}, p = {found['p']:.2g}")
     parts.append(f"right in {found['right']} of {found['repetitions']}")
     return f"{found['verdict'].upper():14}  {found['claim']}: {', '.join(parts)}"
+
+
+NUMBER = (int, float)
+RECORD: Types = {"target": str, "text": str, "claims": list}
+CLAIM: Types = {
+    "claim": str,
+    "source": str,
+    "verdict": str,
+    "effect": NUMBER,
+    "spread": (*NUMBER, NoneType),
+    "right": int,
+    "repetitions": int,
+    "interval": (list, NoneType),
+    "p": (*NUMBER, NoneType),
+    "over": (str, NoneType),
+}
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `reproduce` wrote of a table or figure, its claims whole; or a sentence."""
+    record = read_object(path, what := "the record of a target", RECORD, needed=True)
+    for number, claim in enumerate(record["claims"], 1):
+        wrong = f"{path} is not {what}: claim {number}"
+        check_fields(claim, wrong, CLAIM, needed=True)
+        ends = claim["interval"]
+        if ends is not None and not (len(ends) == 2 and all(isinstance(x, NUMBER) for x in ends)):
+            raise UserError(f"{wrong}: its interval is {ends}")
+    return record

@@ -139,16 +139,18 @@ Types = Mapping[str, type | tuple[type, ...]]
 ANY: Types = MappingProxyType({})
 
 
-def read_object(path: Path, what: str, types: Types = ANY) -> dict[str, Any]:
+def read_object(
+    path: Path, what: str, types: Types = ANY, *, needed: bool = False
+) -> dict[str, Any]:
     """The JSON object in a file, or a sentence that it is not `what`.
 
-    Those of its fields that have a type here are of that type.
+    Those of its fields that have a type here are of that type; if `needed`, it has all of them.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
-    return json_object(content, f"{path} is not {what}", types)
+    return json_object(content, f"{path} is not {what}", types, needed=needed)
 
 
 def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, Any]]:
@@ -160,15 +162,24 @@ def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, A
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def json_object(content: bytes, wrong: str, types: Types = ANY) -> dict[str, Any]:
+def json_object(
+    content: bytes, wrong: str, types: Types = ANY, *, needed: bool = False
+) -> dict[str, Any]:
     """The object that the bytes are; `wrong` begins the sentence if they are not."""
     try:
         value = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{wrong}: {error}") from None
+    return check_fields(value, wrong, types, needed=needed)
+
+
+def check_fields(value: Any, wrong: str, types: Types, *, needed: bool = False) -> dict[str, Any]:
+    """The value itself, an object whose fields have these types; or a sentence."""
     if not isinstance(value, dict):
         raise UserError(f"{wrong}: expected a JSON object, found a {type(value).__name__}")
     for name, wanted in types.items():
+        if needed and name not in value:
+            raise UserError(f"{wrong}: it has no {name}")
         if name in value and not isinstance(value[name], wanted):
             raise UserError(f"{wrong}: its {name} is {str(value[name])[:60]!r}")
     return value

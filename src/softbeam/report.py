@@ -4,6 +4,7 @@
 """
 
 import json
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,19 @@ import jinja2
 
 from softbeam.beam_pictures import layout, picture
 from softbeam.chain_pictures import chains
+from softbeam.claims import read_record
 from softbeam.config import from_yaml
 from softbeam.errors import UserError, need
-from softbeam.files import read_object, write_text
+from softbeam.files import Types, check_fields, read_object, write_text
 from softbeam.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
 from softbeam.svg import lines_svg
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 SCHEDULES = {"alpha": "Alpha of the relaxation", "gold": "Probability of feeding gold"}
+TABLE: Types = {"rows": dict, "published": dict, "seeds": list, "preset": str}
+# What matplotlib draws with; its metadata says who drew it.
+DRAWN = {"svg", "defs", "style", "g", "path", "use", "clipPath", "rect", "text", "tspan", "image"}
+DRAWN |= {"metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title", "date"}
 RECORDS = ("table-*.json", "figure-*.json")  # of `reproduce`
 
 
@@ -68,22 +74,45 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     """The tables and figures that `reproduce` left in a folder."""
     found = [path for pattern in RECORDS for path in folder.glob(pattern)]
     found.sort(key=lambda path: path.stem.split("-")[::-1])  # 3.1, 3.2, ...: tables, then figures
-    types = {"target": str, "text": str, "claims": list}
-    records = [read_object(path, "the record of a target", types) for path in found]
+    records = [read_record(path) for path in found]
     for path, record in zip(found, records, strict=True):
-        if lacking := types.keys() - record.keys():
-            raise UserError(f"{path} is no record of a target: it has no {min(lacking)}")
-        record["svgs"] = [
-            drawing(Path(file)) for file in record.get("files", []) if Path(file).suffix == ".svg"
-        ]
+        if "published" in record:
+            check_table(path, record)
+        names = [Path(str(file)).name for file in record.get("files") or []]
+        record["svgs"] = [drawing(folder / name) for name in names if name.endswith(".svg")]
     return records
 
 
+def check_table(path: Path, record: dict[str, Any]) -> None:
+    """A UserError if the figures beside the published ones are no table."""
+    wrong = f"{path} is not the record of a table"
+    check_fields(record, wrong, TABLE, needed=True)
+    rows, published = record["rows"], record["published"]
+    columns = {tuple(row) if isinstance(row, dict) else () for row in rows.values()}
+    if len(columns) != 1 or not columns.pop():
+        raise UserError(f"{wrong}: its rows have not the same columns")
+    cells = [*published.values(), *(cell for row in rows.values() for cell in row.values())]
+    if not all(isinstance(cell, list) for cell in cells):
+        raise UserError(f"{wrong}: its cells are not lists")
+
+
 def drawing(path: Path) -> str:
-    """A figure's SVG; nothing where the file is gone."""
+    """A figure's SVG, which may stand in the page as it is; nothing where the file is gone."""
     if not path.is_file():
         return ""
-    svg = path.read_text(encoding="utf-8")
+    try:
+        svg = path.read_text(encoding="utf-8")
+        parts = list(ElementTree.fromstring(svg).iter())
+    except (OSError, ValueError, ElementTree.ParseError) as error:
+        raise UserError(f"{path} is not an SVG figure: {error}") from None
+    foreign = {part.tag.rpartition("}")[2] for part in parts} - DRAWN
+    for name, value in (pair for part in parts for pair in part.attrib.items()):
+        local = name.rpartition("}")[2].lower()
+        outside = local == "href" and not value.startswith(("#", "data:image/"))
+        if outside or local.startswith("on"):
+            foreign.add(f"{local}={value[:40]}")
+    if foreign:
+        raise UserError(f"{path} holds {min(foreign)}, which no figure of ours has: refused")
     return svg[svg.index("<svg") :].replace("#000000", "currentColor")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from softbeam.claims import read_record
 from softbeam.errors import UserError, limited, need
 from softbeam.files import require_writable, write_text
 from softbeam.grid import ALONE, Workers
@@ -110,10 +111,7 @@ def claims_in(folder: Path, targets: Sequence[str] = ()) -> dict[str, list[dict[
             raise UserError(f"no table or figure {name!r}; there are {', '.join(TARGETS)}")
         path = folder / f"{name}.json"
         if path.is_file():
-            try:
-                found[name] = json.loads(path.read_text(encoding="utf-8"))["claims"]
-            except (ValueError, KeyError, TypeError, OSError) as error:
-                raise UserError(f"{path} is not the record of a target ({error!r})") from None
+            found[name] = read_record(path)["claims"]
         elif targets:
             raise UserError(f"{folder} has no {name}.json: run softbeam reproduce {name}")
     if not found:

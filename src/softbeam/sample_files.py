@@ -29,6 +29,7 @@ from softbeam.errors import Interrupted, UserError, limited
 from softbeam.files import (
     Growing,
     Types,
+    check_fields,
     json_object,
     read_rows,
     remove,
@@ -316,10 +317,13 @@ def same_settings(path: Path, found: Header, wanted: Header) -> None:
 
 # Reading
 
-HEADER: Types = {"settings": dict, "texts": list}
+HEADER: Types = {"settings": dict, "texts": list, "mlm": str}
 NUMBER = (int, float)
-ROW: Types = {"index": int, "chain": int, "phase": str, "energy": NUMBER, "text": str}
-COUNTED: Types = dict.fromkeys(("proposals", "accepted", "repeated", "novel", "stuck"), NUMBER)
+COUNTED = ("proposals", "accepted", "repeated", "novel", "stuck")
+ROW: Types = {
+    **{"index": int, "chain": int, "phase": str, "energy": NUMBER, "text": str},
+    **dict.fromkeys(COUNTED, NUMBER),
+}
 
 
 def read_header(path: Path) -> Header:
@@ -329,18 +333,12 @@ def read_header(path: Path) -> Header:
             line = file.readline()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
-    header = json_object(line, f"{path} is not a file of samples", HEADER)
-    if lacking := [name for name in HEADER if name not in header]:
-        raise UserError(f"{path} is not a file of samples: its first line has no {lacking[0]}")
-    return header
+    return json_object(line, f"{path} is not a file of samples", HEADER, needed=True)
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file of samples; a last one without its end, which a kill cut, is none."""
-    types = {**ROW, **COUNTED}
-    rows = read_rows(path, what := "a row of samples", types)
-    next(rows)
+    rows = read_rows(path, what := "a row of samples")
+    next(rows, None)
     for number, row in enumerate(rows, 2):
-        if lacking := [name for name in types if name not in row]:
-            raise UserError(f"{path}, line {number}, is not {what}: it has no {lacking[0]}")
-        yield row
+        yield check_fields(row, f"{path}, line {number}, is not {what}", ROW, needed=True)

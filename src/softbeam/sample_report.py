@@ -62,7 +62,12 @@ def traces(rows: Iterable[Row]) -> list[Traces]:
 
 
 def text_traces(index: int, rows: Sequence[Row]) -> Traces:
+    """The whole sweeps of a text's chains; a last sweep that was cut off is left out."""
     chains = 1 + max(row["chain"] for row in rows)
+    sweeps = len(rows) // chains
+    rows = rows[: sweeps * chains]
+    if not sweeps or [row["chain"] for row in rows] != list(range(chains)) * sweeps:
+        raise UserError(f"the rows of text {index} are not whole sweeps of {chains} chains")
 
     def table(name: str) -> Tensor:
         values = torch.tensor([row[name] for row in rows], dtype=torch.float64)
@@ -177,9 +182,7 @@ def finished(out: Path, header: Header) -> dict[str, Any] | None:
     if not (out.exists() and summary_of(out).exists()) or checkpoint_of(out).exists():
         return None
     path = summary_of(out)
-    made = read_object(path, what := "the summary of a file of samples", SUMMARY)
-    if lacking := [name for name in SUMMARY if name not in made]:
-        raise UserError(f"{path} is not {what}: it has no {lacking[0]}")
+    made = read_object(path, "the summary of a file of samples", SUMMARY, needed=True)
     same_settings(out, made["header"], header)
     return made
 
