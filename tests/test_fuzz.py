@@ -22,8 +22,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bad_things import make_tables
 from letters import letter_mlm, write_letter_mlm
 from softbeam import checkpoint, grid, published_cmlm, runs
+from softbeam.claims import claim_text
 from softbeam.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.data import catalogue, corpora, fetch, readers
 from softbeam.data.vocabulary import TARGET, Subwords, Vocabulary, load_codec
@@ -31,7 +33,8 @@ from softbeam.errors import UserError
 from softbeam.models.hf_mlm import HfMaskedLM
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives import DirectLoss
-from softbeam.report import describe
+from softbeam.report import describe, write_report
+from softbeam.reproduce import claims_in
 from softbeam.sample_files import make_header, read_header, read_samples, write_samples
 from softbeam.sample_report import finish, finished, traces
 from softbeam.sampling_config import SamplingConfig
@@ -185,6 +188,19 @@ def test_what_a_report_reads(name, data, run_files, tmp_path):
     (tmp_path / name).write_bytes(data.draw(kind(run_files[name])))
     found = value_or_sentence(lambda: describe(tmp_path))
     assert found is None or found["name"] == tmp_path.name
+
+
+@pytest.mark.parametrize("name", ["table-5.3.json", "figure-6.2.json", "figure-6.2.svg"])
+@FEW
+@given(data=st.data())
+def test_records_on_a_page(name, data, tmp_path):
+    folder = tmp_path / "tables"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_tables(folder)
+    kind = spoilt if name.endswith(".json") else damaged
+    (folder / name).write_bytes(data.draw(kind((folder / name).read_bytes())))
+    value_or_sentence(lambda: write_report([folder], tmp_path / "page.html"))
+    value_or_sentence(lambda: [*map(claim_text, sum(claims_in(folder).values(), []))])
 
 
 MODEL = Seq2Seq(5, 4, embedding=3, hidden=3)
