@@ -32,6 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,track,queue,bench,dev]'
+	test -n "$(SOFTBEAM_DATA)" || $(BIN)/softbeam data fetch cmudict # the demo's, so that it needs no network
 	touch $(STAMP)
 
 check: install

@@ -23,6 +23,7 @@ from softbeam.data.batches import pad
 from softbeam.data.tasks import Stress
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
 from softbeam.energy import LocalEnergy
+from softbeam.errors import UserError
 from softbeam.evaluate import evaluate
 from softbeam.fast_sampling import fast_metropolis_hastings
 from softbeam.kernels import degenerate_gibbs
@@ -48,6 +49,7 @@ SECOND: dict[str, Objective] = {
     "soft beam, global": replace(SOFT, normalize=False),
 }
 PHONEMES = 3  # of the words that are sampled: few enough to list all texts
+FEWEST = 5  # of such words to learn from
 
 Row = dict[str, Any]
 
@@ -56,8 +58,9 @@ def demo(out: Path, *, words: int, quiet: bool) -> list[Row]:
     """Train, decode, sample, print both tables, write the report, say what is most telling."""
     charts.require(out)
     started = time.monotonic()
+    short = short_words(words)
     tagged = taggers(out, words, quiet)
-    sampled = samplers(words, quiet)
+    sampled = samplers(short, quiet)
     show("stress of English words, test split: accuracy in percent", tagged)
     show(f"words of {PHONEMES} phonemes: mean energy, with its standard error", sampled)
     page = write_report([out], out / "report.html", title="softbeam demo", table=tagged)
@@ -125,11 +128,21 @@ class Chains(NamedTuple):
     error: float
 
 
-def samplers(words: int, quiet: bool) -> list[Row]:
+def short_words(words: int) -> list[tuple[str, ...]]:
+    """The words of three phonemes among so many of the dictionary; few of them are refused."""
+    examples = Stress(words=words).load().split("train")
+    found = sorted({e.source for e in examples if len(e.source) == PHONEMES})
+    if len(found) < FEWEST:
+        has = f"{len(found)} words of {PHONEMES} phonemes are among them, and {FEWEST} are needed"
+        raise UserError(f"--words {words}: {has}")
+    return found
+
+
+def samplers(texts: list[tuple[str, ...]], quiet: bool) -> list[Row]:
     """The truth by listing all texts, and two samplers with the same model and proposals."""
     if not quiet:
         print(f"a masked language model of words of {PHONEMES} phonemes", flush=True)
-    mlm = phoneme_mlm(words)
+    mlm = phoneme_mlm(texts)
     energy, propose = LocalEnergy(mlm), MaskedConditionals(mlm)
     truth = listed(mlm, energy)
     kernels = {
@@ -144,10 +157,8 @@ def samplers(words: int, quiet: bool) -> list[Row]:
     return rows
 
 
-def phoneme_mlm(words: int) -> TransformerMlm:
-    """Trained on the dictionary's words of three phonemes."""
-    examples = Stress(words=words).load().split("train")
-    texts = sorted({e.source for e in examples if len(e.source) == PHONEMES})
+def phoneme_mlm(texts: list[tuple[str, ...]]) -> TransformerMlm:
+    """Trained on words of three phonemes."""
     vocabulary = Vocabulary.build([list(text) for text in texts], specials=MASKED)
     numbers = {name: vocabulary.index[name] for name in MASKED}
     torch.manual_seed(1)
