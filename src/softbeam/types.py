@@ -44,9 +44,11 @@ class FedDecoder(Decoder, Protocol):
 
 
 class Batch(NamedTuple):
-    source: Int[Tensor, "batch source_time"]  # 0 is padding
+    """Examples side by side, padded on the right."""
+
+    source: Int[Tensor, "batch source_time"]  #: 0 is padding
     target: Int[Tensor, "batch time"]
-    mask: Bool[Tensor, "batch time"]  # True where target is real
+    mask: Bool[Tensor, "batch time"]  #: True where target is real
 
 
 class Loss(NamedTuple):
@@ -104,22 +106,28 @@ class BoundEnergy(Energy, Protocol):
 
 
 class Proposed(NamedTuple):
-    tokens: Int[Tensor, "chain time"]  # y'
-    log_q_forward: Float[Tensor, " chain"]  # log q(y'; y)
-    log_q_reverse: Float[Tensor, " chain"]  # log q(y; y')
+    """A proposal y' for each chain, and how likely it and the way back are."""
+
+    tokens: Int[Tensor, "chain time"]  #: y'
+    log_q_forward: Float[Tensor, " chain"]  #: log q(y'; y)
+    log_q_reverse: Float[Tensor, " chain"]  #: log q(y; y')
 
 
 class ChainState(NamedTuple):
+    """Where chains are: all that a step needs and nothing else."""
+
     tokens: Int[Tensor, "chain time"]
-    energy: Float[Tensor, " chain"]  # carried, so that no step computes it twice
+    energy: Float[Tensor, " chain"]  #: carried, so that no step computes it twice
 
 
 class StepInfo(NamedTuple):
+    """What happened in a step of each chain."""
+
     log_accept: Float[Tensor, " chain"]
     accepted: Bool[Tensor, " chain"]
-    moved: Bool[Tensor, " chain"]  # accepted and different: a novel transition
-    repeated: Bool[Tensor, " chain"]  # proposed what was there: accepted with probability 1
-    stuck: Bool[Tensor, " chain"]  # q(y; y') = 0: what is there is never proposed, nor left
+    moved: Bool[Tensor, " chain"]  #: accepted and different: a novel transition
+    repeated: Bool[Tensor, " chain"]  #: proposed what was there: accepted with probability 1
+    stuck: Bool[Tensor, " chain"]  #: q(y; y') = 0: what is there is never proposed, nor left
 
 
 Propose = Callable[[Tensor, Tensor, Generator], Proposed]  # (tokens, positions, rng)
