@@ -1,0 +1,205 @@
+"""The benchmarks page: records of `softbeam bench … --json` as tables.
+
+`python docs/benchmark_tables.py soft-beam --model transformer` runs a benchmark and writes its
+record, `docs/benchmarks/soft-beam-transformer.json`: what it found, and where, when and beside how
+much other work it was found.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).resolve().parent / "benchmarks"
+QUIET = 0.5  # load average below which nothing else was running
+
+
+class Bench(NamedTuple):
+    """How a benchmark's figures are shown: for each list of rows, headings and where values are."""
+
+    title: str
+    what: str
+    tables: Mapping[str, Mapping[str, str]]
+
+
+FORMS = ("reference", "dense", "pooled", "checkpointed")
+LOG_Z = ("shared", "gradient", "enumerated")
+BENCHES = {
+    "train": Bench(
+        "Training with cross-entropy",
+        "Tokens a second of the update that `softbeam train` runs, against a bare loop over "
+        "`torch.nn.LSTM` of the same sizes, in turns. A ratio of 1 costs nothing.",
+        {
+            "rows": {
+                "model": "model",
+                "tokens/s": "tokens_per_s",
+                "bare loop, tokens/s": "bare_tokens_per_s",
+                "ratio": "ratio",
+            }
+        },
+    ),
+    "soft-beam": Bench(
+        "Training through a soft beam",
+        "Seconds of an update with cross-entropy (CE), and how many times as long the forms of the "
+        "soft beam take ([why there are several](design/0004-soft-beam.md)).",
+        {
+            "rows": {"V": "vocab", "k": "k", "CE, s": "ce_s"}
+            | {f"{form}, times CE": f"{form}_ratio" for form in FORMS}
+            | {f"{form}, MB": f"peak_mb.{form}" for form in ("ce", *FORMS)}
+        },
+    ),
+    "exact": Bench(
+        "Exact training of random fields",
+        "The true conditionals of an LSTM random field against one batch of all substituted "
+        "sequences, and log Z of spaces that can be enumerated.",
+        {
+            "pseudolikelihood": {
+                "V": "vocab",
+                "T": "time",
+                "s": "ours_s",
+                "one batch, s": "one_batch_s",
+                "ratio": "ratio",
+            },
+            "log_z": {"V": "vocab", "T": "time", "sequences": "sequences"}
+            | {f"{form}, s": f"{form}.seconds" for form in LOG_Z}
+            | {f"{form}, MB": f"{form}.peak_mb" for form in LOG_Z},
+        },
+    ),
+    "sampler": Bench(
+        "Sampling from masked language models",
+        "The fast sampler against plain ones: same model, same proposals, same seed. Rows are what "
+        "the model is given for a proposal; ESS is the effective sample size of the energy.",
+        {
+            "rows": {
+                "model": "model",
+                "V": "vocab",
+                "T": "time",
+                "sampler": "forms",
+                "proposals/s": "forms.proposals_per_s",
+                "rows": "forms.rows_per_proposal",
+                "ESS/s": "forms.ess_per_s",
+                "times 2T+1": "forms.over_2t_1",
+                "times T+1": "forms.over_t_1",
+                "same chain": "forms.identical_in_float64",
+                "MB": "forms.peak_mb",
+            }
+        },
+    ),
+    "score": Bench(
+        "Pseudo-log-likelihoods",
+        "`softbeam score` against the package minicons: same model, same texts.",
+        {
+            "rows": {
+                "model": "model",
+                "texts": "texts",
+                "tokens": "tokens",
+                "s": "ours_s",
+                "minicons, s": "minicons_s",
+                "times as fast": "ratio",
+                "largest difference": "largest_difference",
+            },
+            "long": {
+                "model": "model",
+                "tokens": "tokens",
+                "MB": "peak_mb",
+                "all logits, MB": "all_logits_mb",
+            },
+        },
+    ),
+}
+
+
+def page(folder: Path) -> str:
+    """A section for each record of the folder, in the order of the benchmarks."""
+    records = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
+    ]
+    order = list(BENCHES)
+    return "\n".join(section(r) for r in sorted(records, key=lambda r: order.index(r["bench"])))
+
+
+def section(record: Mapping[str, Any]) -> str:
+    """One record as Markdown: what was run, where, and its tables."""
+    bench, found = BENCHES[record["bench"]], record["found"]
+    parts = [f"## {bench.title}", bench.what, circumstances(record)]
+    for name, columns in bench.tables.items():
+        if name in found:
+            rows = found[name] if isinstance(found[name], list) else [found[name]]
+            parts.append(table([flat for row in rows for flat in spread(row)], columns))
+    return "\n\n".join(parts) + "\n"
+
+
+def circumstances(record: Mapping[str, Any]) -> str:
+    """The command, the machine, and whether it was quiet."""
+    machine, load = record["environment"], record["load"]
+    facts = [
+        f"`{record['command']}`",
+        machine["started"][:10],
+        f"commit `{(machine['commit'] or 'unknown')[:10]}`",
+        machine["platform"],
+        f"{machine['cores']} cores",
+        f"torch {machine['packages']['torch']}; load average {load:.1f} when it began.",
+    ]
+    said = ", ".join(facts)
+    busy = "**Run beside other work: times are too long and ratios rough.**"
+    return said if load < QUIET else f"{said} {busy}"
+
+
+def spread(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row with dotted names for what is nested in it, or one for each of its forms."""
+    forms = row.get("forms", {"": {}})
+    for name, values in forms.items():
+        yield dict(flattened({**row, "forms": values})) | {"forms": name}
+
+
+def flattened(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def table(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> str:
+    """Rows below headings; columns of memory, which can be left unmeasured, only where they are."""
+    measured = {h: key for h, key in columns.items() if "mb" not in key or key in rows[0]}
+    lines = [list(measured), ["---"] * len(measured)]
+    lines += [[shown(row[key]) for key in measured.values()] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def shown(value: Any) -> str:
+    """Three digits that matter, whole thousands, words as they are."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def record(words: list[str], folder: Path = FOLDER) -> Path:
+    """Run `softbeam bench WORDS --json` in a process of its own and keep what it says."""
+    from softbeam.runs import environment
+
+    load, facts = os.getloadavg()[0], environment()
+    command = ["-m", "softbeam", "bench", *words, "--json"]
+    done = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True)
+    facts.pop("command")
+    kept = {
+        "bench": words[0],
+        "command": " ".join(command[1:]),
+        "load": load,
+        "environment": facts,
+        "found": json.loads(done.stdout.splitlines()[-1]),
+    }
+    values = [word for word in words if not word.startswith("-")]
+    path = folder / ("-".join(values) + ".json")
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    print(record(sys.argv[1:]))
