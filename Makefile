@@ -10,7 +10,7 @@ ifneq ($(wildcard ../shared/data),)
 export SOFTBEAM_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test soak install check quick format bench clean
+.PHONY: demo test soak install check quick format bench docs clean
 
 demo: install
 	$(BIN)/softbeam demo
@@ -31,22 +31,28 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,track,queue,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,track,queue,bench,dev,docs]'
 	test -n "$(SOFTBEAM_DATA)" || $(BIN)/softbeam data fetch cmudict # the demo's, so that it needs no network
 	touch $(STAMP)
 
 check: install
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples docs
+	$(BIN)/ruff check src tests examples docs
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_layers.py
 
 format: install
-	$(BIN)/ruff format src tests examples
-	$(BIN)/ruff check --fix src tests examples
+	$(BIN)/ruff format src tests examples docs
+	$(BIN)/ruff check --fix src tests examples docs
+
+# The site, below docs/_build/html; the same warnings and links fail CI.
+docs: install
+	rm -rf docs/_build
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 
 bench: install
 	$(BIN)/softbeam bench train --json
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build
