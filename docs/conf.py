@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE))
 
 import benchmark_tables  # noqa: E402  (beside this file)
 import command_help  # noqa: E402
+import reproduced_tables  # noqa: E402
 
 from softbeam import __version__ as release  # noqa: E402
 
@@ -57,6 +58,7 @@ def generate(app: Any) -> None:
     for name, text in {
         "benchmarks.md": benchmark_tables.page(HERE / "benchmarks"),
         "commands.md": command_help.page(),
+        "reproduced.md": reproduced_tables.page(HERE.parent / "results"),
     }.items():
         (GENERATED / name).write_text(text, encoding="utf-8")
 

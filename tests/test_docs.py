@@ -148,6 +148,17 @@ def test_committed_records_are_shown_in_the_order_of_the_benchmarks(tmp_path):
     assert tables.page(tmp_path).count("beside other work") == 1
 
 
+def test_every_record_of_a_reproduction_is_shown():
+    tables, results = loaded("reproduced_tables"), ROOT / "results"
+    text, records = tables.page(results), list(results.rglob("*.json"))
+    assert text.count("\n## ") + 1 == len(records) >= 10
+    assert text.count("![") == len(list(results.rglob("*.svg")))
+    for path in records:
+        assert json.loads(path.read_text(encoding="utf-8"))["text"] in text
+    order = [line.split()[2] for line in text.splitlines() if line.startswith("## ")]
+    assert order == sorted(order)
+
+
 def test_help_of_every_command_is_on_its_page():
     text = loaded("command_help").page()
     for command in COMMANDS:
