@@ -1,4 +1,4 @@
-"""The page of reproduced tables: the records of `softbeam reproduce` below `results`, as they are."""
+"""Reproduced tables: the records of `softbeam reproduce` below `results`, as they are."""
 
 import json
 import re
