@@ -34,6 +34,14 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
         TRIALS.replace("--try a", "--try cross-entropy"),
     ),
     "track": ("tensorboard", f"{TRAIN} --tensorboard true"),
+    "queue": (
+        "optuna",
+        "worker --storage sqlite:///queue.db",
+        "worker --submit 2 --storage sqlite:///queue.db",
+        f"{TRAIN.replace('train', 'sweep', 1)} --over seed=1,2 --storage sqlite:///queue.db",
+        f"{TRAIN} --restarts 2 --storage sqlite:///queue.db",
+        "reproduce table-6.1 --preset tiny --storage sqlite:///queue.db",
+    ),
     "bench": ("minicons", "bench score"),
 }
 
@@ -47,7 +55,10 @@ def good(tmp_path_factory) -> Path:
 
 
 def test_every_extra_is_tried_here():
-    assert {*EXTRAS} == {*PROJECT["optional-dependencies"]} - {"dev"}
+    assert {*EXTRAS} == {*PROJECT["optional-dependencies"]} - {
+        "dev",
+        "docs",
+    }  # of those who work on it
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def fenced(words: list[str], folder: Path, **more: str) -> subprocess.CompletedP
 def write_dictionary(folder: Path) -> Path:
     """A pronouncing dictionary of words that do not exist, as large as the demo needs."""
     draw, lines = random.Random(1), []
-    while len(lines) < 2200:
+    while len(lines) < 3000:
         parts = draw.choices(("b ae", "k ih", "t ah", "m ow", "s iy"), k=draw.randint(4, 8))
         if len(lines) % 3 == 0:
             parts = [draw.choice("bdfgklmnprstvz") + " " + draw.choice(("ae", "ih", "ah"))]

@@ -64,6 +64,7 @@ def test_a_sweep_orders_every_combination_and_keeps_what_is_finished(folder, cap
         (["--over", "pretrain.frob=1"], "frob"),
         (["--jobs", "0"], "--jobs 0: must be at least 1"),
         (["--seeds", "1,1"], "each is given once"),
+        (["--over", "seed=1,1"], "two combinations would both be called"),
     ],
 )
 def test_bad_sweeps_are_one_sentence(folder, capsys, more, said):

@@ -131,7 +131,9 @@ def sweep(words: list[str]) -> int:
     made = {}
     for chosen in product(*map(values_of, parsed.over)):
         flags = [word for field, value in chosen for word in (f"--{field}", value)]
-        name = ",".join(f"{field}={value}" for field, value in chosen).replace("/", "_")
+        name = re.sub(r"[^\w.,=+-]", "_", ",".join("=".join(pair) for pair in chosen))
+        if name in made:
+            raise UserError(f"--over: two combinations would both be called {name}")
         made[name] = parse_run("sweep", [words[0], *shared, *flags])[0]
     from softbeam import sweep as sweeping
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.cli.parsing import parser, say_json
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, limited, need
 from softbeam.grid import Workers
 from softbeam.queues import Queue
 
@@ -92,6 +92,7 @@ def queue_arguments(made: Any) -> None:
 def queue_of(parsed: Any) -> Queue | None:
     if parsed.storage is None:
         return None
+    need("optuna", "queue")
     return Queue(storage=parsed.storage, study=parsed.study, heartbeat=parsed.heartbeat)
 
 
