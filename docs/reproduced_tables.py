@@ -1,18 +1,29 @@
-"""Reproduced tables: the records of `softbeam reproduce` below `results`, as they are."""
+"""Reproduced tables: the records of `softbeam reproduce` below `results`, and all verdicts."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
+from softbeam.claims import claim_text
 from softbeam.reproduce import TARGETS
+
+Record = Mapping[str, Any]
 
 
 def page(results: Path) -> str:
-    """A section for each record, in the order of the thesis; those of a folder come after."""
-    paths = sorted(results.rglob("*.json"), key=place)
-    return "\n".join(section(path, results) for path in paths)
+    """How many claims hold, then a section for each record, in the order of the thesis."""
+    records = {path: read(path) for path in sorted(results.rglob("*.json"), key=place)}
+    sections = [section(path, record, results) for path, record in records.items()]
+    return "\n".join([counts(list(records.values())), *sections])
+
+
+def read(path: Path) -> Record:
+    found: Record = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def place(path: Path) -> tuple[list[int], bool, int]:
@@ -21,9 +32,14 @@ def place(path: Path) -> tuple[list[int], bool, int]:
     return numbers, path.stem.startswith("figure"), len(path.parts)
 
 
-def section(path: Path, results: Path) -> str:
-    """A record as Markdown: what it is of, where it comes from, its text and its picture."""
-    record = json.loads(path.read_text(encoding="utf-8"))
+def counts(records: Sequence[Record]) -> str:
+    found = Counter(claim["verdict"] for record in records for claim in record["claims"])
+    said = ", ".join(f"{n} {verdict}" for verdict, n in found.most_common())
+    return f"Of {found.total()} claims: {said}.\n"
+
+
+def section(path: Path, record: Record, results: Path) -> str:
+    """A record as Markdown: what it is of, where it comes from, figures, verdicts, picture."""
     folder = path.parent.relative_to(results).as_posix()
     what = TARGETS[record["target"]]
     kind, _, number = record["target"].partition("-")
@@ -31,16 +47,60 @@ def section(path: Path, results: Path) -> str:
     parts = [
         f"## {kind.capitalize()} {number}{of}",
         f"{what[0].upper()}{what[1:]}. {origin(record)}",
-        f"```{{code-block}} text\n{record['text']}\n```",
+        beside(record) if "published" in record else f"```text\n{figures(record)}\n```",
     ]
+    if record["claims"]:
+        parts.append(verdicts(record["claims"]))
     if (picture := path.with_suffix(".svg")).is_file():
         away = Path("..") / results.name / picture.relative_to(results)
         parts.append(f"![{kind} {number}{of}]({away.as_posix()})")
     return "\n\n".join(parts) + "\n"
 
 
-def origin(record: Mapping[str, Any]) -> str:
+def origin(record: Record) -> str:
     facts = record["environment"]
     commit = (facts["commit"] or "unknown")[:10]
     command = " ".join(facts["command"])
     return f"`{command}`, {facts['started'][:10]}, commit `{commit}`, {facts['cores']} cores."
+
+
+def beside(record: Record) -> str:
+    """Our means and spreads over the seeds, the published figures in brackets."""
+    columns = list(dict.fromkeys(c for row in record["rows"].values() for c in row))
+    lines = []
+    for name, row in record["rows"].items():
+        printed = dict(zip(columns, record["published"].get(name, ()), strict=False))
+        lines.append([name, *(cell(row.get(c, ()), printed.get(c)) for c in columns)])
+    return table(["", *columns], lines)
+
+
+def cell(values: Sequence[float | None], printed: float | None) -> str:
+    known = [value for value in values if value is not None]
+    ours = f"{mean(known):.2f}" if known else ""
+    ours += f" ±{stdev(known):.2f}" if len(known) > 1 else ""
+    return ours if printed is None else f"{ours} ({printed:g})"
+
+
+def figures(record: Record) -> str:
+    """The record's text without the lines of its claims, which have a table of their own."""
+    said = {claim_text(claim) for claim in record["claims"]}
+    return "\n".join(line for line in record["text"].splitlines() if line not in said).strip()
+
+
+def verdicts(claims: Sequence[Any]) -> str:
+    rows = []
+    for one in claims:
+        interval = one["interval"]
+        sure = "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
+        p = "" if one["p"] is None else f"{one['p']:.2g}"
+        right = f"{one['right']} of {one['repetitions']}"
+        verdict = one["verdict"] if one["verdict"] == "undecided" else f"**{one['verdict']}**"
+        claim = f"{one['claim']} ({one['source']})" if one["source"] else one["claim"]
+        rows.append([verdict, claim, f"{one['effect']:.2f}", sure, p, one["over"] or "", right])
+    head = ["verdict", "claim", "effect", "95 %", "p", "over", "repetitions that agree"]
+    return table(head, rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)

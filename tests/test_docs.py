@@ -16,6 +16,7 @@ import softbeam
 from conftest import absent
 from softbeam import baselines, energy_objectives, masked_objectives, objectives
 from softbeam.bench import exact, score, soft_beam, train
+from softbeam.claims import claim_text, judged
 from softbeam.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,13 +151,43 @@ def test_committed_records_are_shown_in_the_order_of_the_benchmarks(tmp_path):
 
 def test_every_record_of_a_reproduction_is_shown():
     tables, results = loaded("reproduced_tables"), ROOT / "results"
-    text, records = tables.page(results), list(results.rglob("*.json"))
-    assert text.count("\n## ") + 1 == len(records) >= 10
+    text, paths = tables.page(results), list(results.rglob("*.json"))
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    assert text.count("\n## ") == len(paths) >= 10
     assert text.count("![") == len(list(results.rglob("*.svg")))
-    for path in records:
-        assert json.loads(path.read_text(encoding="utf-8"))["text"] in text
+    claims = [claim for record in records for claim in record["claims"]]
+    assert text.startswith(f"Of {len(claims)} claims: ")
+    for claim in claims:
+        row = next(r for r in text.splitlines() if r.startswith("|") and claim["claim"] in r)
+        assert claim["source"] in row
     order = [line.split()[2] for line in text.splitlines() if line.startswith("## ")]
     assert order == sorted(order)
+
+
+def test_a_reproduced_table_has_the_published_figures_beside_ours(tmp_path):
+    claim = judged("a beats b", [3.0, 1.0], source="Sec. 1")
+    record = {
+        "target": "table-4.1",
+        "text": f"4.1\n{claim_text(claim)}",
+        "rows": {"a": {"dev": [2.0, 4.0], "test": [1.0, 1.0]}, "b": {"dev": [None, 5.0]}},
+        "published": {"a": [7.5, None]},
+        "claims": [claim],
+        "environment": {"commit": "0" * 40, "command": ["x"], "started": "2026-01-01", "cores": 2},
+    }
+    (tmp_path / "table-4.1.json").write_text(json.dumps(record))
+    lines = loaded("reproduced_tables").page(tmp_path).splitlines()
+    assert lines[0] == "Of 1 claims: 1 undecided."
+    assert "|  | dev | test |" in lines
+    assert "| a | 3.00 ±1.41 (7.5) | 1.00 ±0.00 |" in lines
+    assert "| b | 5.00 |  |" in lines
+    shown = (
+        "| undecided | a beats b (Sec. 1) | 2.00 | -10.71 to 14.71 | 0.3 | repetitions | 2 of 2 |"
+    )
+    assert shown in lines
+    del record["published"]
+    (tmp_path / "table-4.1.json").write_text(json.dumps(record))
+    plain = loaded("reproduced_tables").page(tmp_path)
+    assert "```text\n4.1\n```" in plain and "| undecided | a beats b" in plain
 
 
 def test_help_of_every_command_is_on_its_page():

@@ -178,7 +178,7 @@ def cpu() -> dict[str, Task]:
     """Public data; minutes for each run."""
     second = Stage(epochs=4, lr=1e-3, schedule="linear", tokens=400)
     tagger = ccg()
-    entities = replace(ner(), data=NamedEntities(limit=8000, max_length=40))
+    entities = replace(ner(), data=NamedEntities(limit=6000, max_length=40))
     mt = translation()
     mt = replace(
         mt,
@@ -193,7 +193,8 @@ def cpu() -> dict[str, Task]:
         "ner": Task(base=entities, second=replace(second, epochs=3, lr=5e-4), cost=DoubledO()),
         "mt": Task(
             base=mt,
-            second=Stage(epochs=2, lr=3e-4, schedule="linear", tokens=1000),
+            second=Stage(epochs=1, lr=3e-4, schedule="linear", tokens=1000),
+            longest=20,
             cost=Windowed(),
         ),
     }
