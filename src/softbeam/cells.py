@@ -8,7 +8,7 @@ file is never run again. Whoever runs cells runs them by `compute`.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,6 +68,11 @@ def compute(cell: C, run: Work[C], folder: Path) -> float:
         write_text(result_path(cell, folder), json.dumps(record, indent=1) + "\n")
     ranks.wait()
     return seconds
+
+
+def records(done: Iterable[tuple[Any, Result]]) -> list[dict[str, Any]]:
+    """Every cell with its key, settings and result, as the record of a table holds them."""
+    return [{"key": key(cell)} | settings(cell) | {"result": result} for cell, result in done]
 
 
 # Names, by which another process finds the same function and the same cell

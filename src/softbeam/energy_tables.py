@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from softbeam.cells import Result, key, settings
+from softbeam.cells import Result, records
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.energy_experiments import ALL, SYNTHETIC, Data, Fit, Method, run
 from softbeam.errors import UserError
@@ -351,11 +351,6 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
         for line in lines
     ]
     return "\n".join(row.rstrip() for row in rows)
-
-
-def records(done: Finished) -> list[dict[str, Any]]:
-    """Every cell with its settings and values."""
-    return [{"key": key(cell)} | settings(cell) | {"result": result} for cell, result in done]
 
 
 # The figure

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from softbeam.cells import Result, key, settings
+from softbeam.cells import Result, records
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.config import Cmlm, RunConfig
 from softbeam.energy_tables import aligned, number, summary
@@ -402,7 +402,7 @@ def make(
     files = draw(what, done, kind, folder) if what.startswith("figure") else []
     return {
         "claims": found,
-        "cells": [{"key": key(c)} | settings(c) | {"result": r} for c, r in done.items()],
+        "cells": records(done.items()),
         "files": [str(file) for file in files],
         "text": text,
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softbeam.cells import Result, key, settings
+from softbeam.cells import Result, records
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.energy_tables import aligned, number, summary
 from softbeam.evaluate import compare, problems
@@ -466,7 +466,7 @@ def make(
         "rows": rows,
         "published": dict(table.published),
         "claims": found,
-        "cells": [{"key": key(c)} | settings(c) | {"result": r} for c, r in done.items()],
+        "cells": records(done.items()),
         "text": text,
     }
 
