@@ -5,10 +5,12 @@ pytest does not collect this file by itself.
 
 from statistics import linear_regression
 
+import pytest
 from memory import repeated, sampling, slope, watched
 from nursery import OF_A_GRID, OF_SAMPLING, OF_TRAINING
 from test_kills import kill_a_grid, kill_sampling, kill_training
 
+pytestmark = pytest.mark.timeout(1200)
 MINUTES, WARM = 10.0, 2.0
 LIMIT = 0.5  # megabytes a minute
 COMMANDS, EACH = 30, 0.1  # megabytes a command

@@ -3,6 +3,7 @@
 A run that a worker left unfinished goes on from its last checkpoint, whoever takes it.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ class Planned:
 def train_planned(cell: Planned, folder: Path) -> Result:
     """Train a run, or go on with it; its summary."""
     if ranks.first():
-        print(folder / cell.name, flush=True)
+        print(folder / cell.name, file=sys.stderr, flush=True)
     return train(from_text(cell.config), folder / cell.name, resume=True)
 
 
