@@ -6,6 +6,7 @@ pytest does not collect this file by itself.
 from statistics import linear_regression
 
 import pytest
+
 from memory import repeated, sampling, slope, watched
 from nursery import OF_A_GRID, OF_SAMPLING, OF_TRAINING
 from test_kills import kill_a_grid, kill_sampling, kill_training
