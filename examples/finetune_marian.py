@@ -8,6 +8,7 @@ as an ordinary Hugging Face folder; a stage that is there already is not trained
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
+from softbeam.costs import Windowed
 from softbeam.data.tasks import Translation
 from softbeam.hf import SearchAwareTrainer
 from softbeam.metrics import bleu
@@ -37,13 +39,20 @@ from softbeam.objectives import CrossEntropy, DirectLoss, Objective
 from softbeam.schedules import Constant
 
 START = CrossEntropy(smoothing=0.1)
-BEAM = {"k": 3, "alpha": Constant(value=1.0), "finish": True, "extra": 2, "candidates": 64}
+LOCAL = DirectLoss(  # the direct loss has the noisier gradient: much cross-entropy beside it
+    k=3,
+    alpha=Constant(value=1.0),
+    cost=Windowed(),
+    finish=True,
+    extra=2,
+    candidates=64,
+    cross_entropy=20.0,
+    smoothing=0.1,
+)
 STAGES: dict[str, Objective] = {  # each from the same start, for the same number of epochs
     "more-cross-entropy": CrossEntropy(smoothing=0.1),
-    "local-soft-beam": DirectLoss(**BEAM, cross_entropy=1.0, smoothing=0.1),
-    "global-soft-beam": DirectLoss(
-        **BEAM, cross_entropy=1.0, smoothing=0.1, normalize=False, log_z_penalty=0.1
-    ),
+    "local-soft-beam": LOCAL,
+    "global-soft-beam": replace(LOCAL, normalize=False, log_z_penalty=0.1),
 }
 
 
@@ -75,7 +84,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
             model = AutoModelForSeq2SeqLM.from_pretrained(start)
             tokenizer = AutoTokenizer.from_pretrained(start)
             more = options.out / name
-            train(model, tokenizer, pairs["train"], objective, more, options.more_epochs, lr=1e-4)
+            train(model, tokenizer, pairs["train"], objective, more, options.more_epochs, lr=5e-5)
     found = {}
     for name in ("cross-entropy", *STAGES):
         found[name] = test_bleu(options.out / name, pairs["test"][: options.test])
