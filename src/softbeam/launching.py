@@ -28,23 +28,20 @@ class Worker:
 
     def __call__(self) -> tuple[int, int]:
         """Serve; how many cells were taken, and how many of them failed."""
-        one_thread()
+        import torch
+
+        from softbeam.ops import flushed_denormals
+
+        torch.set_num_threads(1)  # cells are small, and there is a worker for each core
         say = (lambda line: None) if self.quiet else partial(print, flush=True)
-        return serve(self.queue, modules=self.modules, until=Patience(self.idle), say=say)
+        with flushed_denormals():
+            return serve(self.queue, modules=self.modules, until=Patience(self.idle), say=say)
 
     def checkpoint(self) -> Any:
         """What a job that is preempted is put into SLURM's queue again as: the same worker."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
-
-
-def one_thread() -> None:
-    """Cells are small, and there is a worker for each core."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
 
 
 def submit(
