@@ -109,7 +109,9 @@ def test_no_module_needs_an_extra_to_be_imported():
 
 def fenced(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Python with these words where only the folder can be written."""
-    home = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), "/nowhere/at/all")
+    (folder / "a-file").touch()  # below which other programs, too, can make nothing
+    nowhere = str(folder / "a-file" / "home")
+    home = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), nowhere)
     own = {"FENCE_WRITABLE": str(folder), "TMPDIR": str(folder)} | home | more
     path = os.pathsep.join([str(HERE / "fences"), str(ROOT.parent)])
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SOFTBEAM_", "HF_", "MPL"))}
