@@ -110,7 +110,7 @@ def fast_step(
     index, dropped = relaxation.pool(cells)
     sums = relaxation.dense(cells) if index is None else relaxation.pooled(cells, index)
     return beam._replace(
-        state=mix(state, sums.back),
+        state=state if k == beam.score.shape[1] == 1 else mix(state, sums.back),  # its weight is 1
         emb=sums.emb.flatten(0, 1),
         score=sums.m + sums.rise if form.score == "soft" else sums.m,
         cost=sums.cost + (sums.back @ beam.cost[..., None])[..., 0],
