@@ -115,6 +115,7 @@ def tagging_runs(group: str, task: Task) -> dict[str, Plan]:
             "direct-fixed": task.then("ce", replace(local, alpha=FIXED)),
             "hinge-annealed": task.then("ce", hinge),
             "hinge-fixed": task.then("ce", replace(hinge, alpha=FIXED)),
+            "hinge-beside": task.then("ce", replace(hinge, cross_entropy=1.0)),  # ours
         }
     if group == "ner":
         return found | sampling_runs(task, 0.0) | decay_runs(task)
