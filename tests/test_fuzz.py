@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from bad_things import make_tables
 from letters import letter_mlm, write_letter_mlm
-from softbeam import checkpoint, grid, published_cmlm, runs
+from softbeam import cells, checkpoint, published_cmlm, runs
 from softbeam.claims import claim_text
 from softbeam.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.data import catalogue, corpora, fetch, readers
@@ -268,10 +268,10 @@ class Cell:
 @FUZZ
 @given(content=spoilt(json.dumps({"cell": "Cell", "number": 1, "result": {"a": 1}}).encode()))
 def test_results_of_cells(content, tmp_path):
-    path = grid.result_path(Cell(1), tmp_path)
+    path = cells.result_path(Cell(1), tmp_path)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    value_or_sentence(lambda: grid.read_result(Cell(1), tmp_path))
+    value_or_sentence(lambda: cells.read_result(Cell(1), tmp_path))
 
 
 # Samples
