@@ -6,6 +6,7 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 import inspect
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -381,20 +382,20 @@ def from_yaml(path: Path) -> RunConfig:
     if not path.is_file():
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
     check_yaml(path)
-    parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
-    try:
-        return to_run(parser, parser.parse_args(["--config", str(path)]))
-    except Exception as error:
-        raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
+    return parsed_run(str(path), lambda parser: parser.parse_args(["--config", str(path)]))
 
 
 def from_text(text: str) -> RunConfig:
     """A run that `to_yaml` has printed."""
+    return parsed_run("the text", lambda parser: parser.parse_string(text))
+
+
+def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
     parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
     try:
-        return to_run(parser, parser.parse_string(text))
+        return to_run(parser, parse(parser))
     except Exception as error:
-        raise UserError(f"not a run configuration: {reason(error)}") from None
+        raise UserError(f"{what} is not a run configuration: {reason(error)}") from None
 
 
 def check_yaml(path: Path) -> None:

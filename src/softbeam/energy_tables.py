@@ -192,41 +192,14 @@ def finish(
 # The table
 
 
-def table_6_1(
-    preset: str,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    workers: Workers,
-    distinct: bool,
-    quiet: bool,
-) -> dict[str, Any]:
+def table_6_1(done: Finished) -> dict[str, Any]:
     """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
-    cells = table_cells(PRESETS[preset], seeds, distinct=distinct)
-    done = finish("table-6.1", cells, folder, workers=workers, quiet=quiet)
     rows = [row_of(name, group) for name, group in grouped(done).items()]
     checks = [check for row in rows for check in row["checks"]]
     claims = [claim for row in rows for claim in row["claims"]]
-    text = "\n".join(
-        [
-            f"Table 6.1: held-out NLL, nats per sequence, mean of {len(seeds)} datasets "
-            f"(preset {preset})",
-            "",
-            table_text(rows),
-            "",
-            NOTES,
-            "",
-            *map(claim_text, claims),
-            *map(check_text, checks),
-        ]
-    )
-    return {
-        "rows": rows,
-        "claims": claims,
-        "checks": checks,
-        "cells": records(done),
-        "text": text,
-    }
+    said = [*map(claim_text, claims), *map(check_text, checks)]
+    text = "\n".join(["", table_text(rows), "", NOTES, "", *said])
+    return {"rows": rows, "claims": claims, "checks": checks, "text": text}
 
 
 def grouped(done: Finished) -> dict[str, Finished]:
@@ -358,38 +331,15 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 LINES = {"PLL": "PL only", "MLM": "MLM only", "KL": "KL projection", "KL+PLL": "KL + PL"}
 
 
-def figure_6_1(
-    preset: str,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    workers: Workers,
-    distinct: bool,
-    quiet: bool,
-) -> dict[str, Any]:
+def figure_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     """Figure 6.1: NLL against training size for PL alone and for projections of a large MLM."""
-    cells = figure_cells(PRESETS[preset], seeds, distinct=distinct)
-    done = finish("figure-6.1", cells, folder, workers=workers, quiet=quiet)
     panels = [panel_of(data, done) for data in dict.fromkeys(cell.data for cell, _ in done)]
     panels.sort(key=lambda panel: list(TITLES).index(panel["data"]))
     claims = [panel["claim"] for panel in panels]
-    text = "\n".join(
-        [
-            f"Figure 6.1: held-out NLL, nats per sequence, mean of {len(seeds)} datasets "
-            f"(preset {preset})",
-            *(f"\n{panel_text(panel)}" for panel in panels),
-            "",
-            *map(claim_text, claims),
-        ]
-    )
-    files = draw(panels, folder)
-    return {
-        "panels": panels,
-        "claims": claims,
-        "cells": records(done),
-        "files": [str(file) for file in files],
-        "text": text,
-    }
+    shown = [f"\n{panel_text(panel)}" for panel in panels]
+    text = "\n".join([*shown, "", *map(claim_text, claims)])
+    files = [str(file) for file in draw(panels, folder)]
+    return {"panels": panels, "claims": claims, "files": files, "text": text}
 
 
 def panel_of(data: Data, done: Finished) -> dict[str, Any]:
@@ -472,3 +422,26 @@ def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         except OSError as error:
             raise UserError(f"cannot write the figure to {file}: {error}") from None
     return files
+
+
+# Both
+
+
+def make(
+    what: str,
+    preset: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    workers: Workers,
+    distinct: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The table or the figure: its fits, its text, what it claims, and the files drawn."""
+    cells = {"table-6.1": table_cells, "figure-6.1": figure_cells}[what]
+    wanted = cells(PRESETS[preset], seeds, distinct=distinct)
+    done = finish(what, wanted, folder, workers=workers, quiet=quiet)
+    found = table_6_1(done) if what == "table-6.1" else figure_6_1(done, folder)
+    title = f"{what.replace('-', ' ').capitalize()}: held-out NLL, nats per sequence"
+    head = f"{title}, mean of {len(seeds)} datasets (preset {preset})"
+    return found | {"cells": records(done), "text": f"{head}\n{found['text']}"}

@@ -85,8 +85,9 @@ def reproduce(
         drawn = figures.figure_3_1(out / f"{what}.png")
         found = {"files": [str(drawn)], "claims": [], "text": f"{what}: {drawn}"}
     elif what in ENERGY_BASED:
-        make = {"table-6.1": energy_tables.table_6_1, "figure-6.1": energy_tables.figure_6_1}[what]
-        found = make(preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet)
+        found = energy_tables.make(
+            what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
+        )
     else:
         found = sampling_tables.make(
             what, preset, out, run=run, start=start, chains=seeds, workers=workers, quiet=quiet
