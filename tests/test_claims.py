@@ -3,7 +3,14 @@
 import pytest
 from scipy.stats import t
 
-from softbeam.claims import claim_text, judged, over_repetitions
+from softbeam.claims import (
+    claim_text,
+    judged,
+    over_repetitions,
+    read_record,
+    rounded,
+    write_record,
+)
 
 
 def verdict(*gaps: float, **options) -> str:
@@ -42,3 +49,20 @@ def test_a_line_says_everything():
     text = claim_text(judged("a > b", [1.0, 1.2, 1.1]))
     assert text.startswith("REPRODUCED") and "a > b: by 1.100 ±0.100" in text
     assert "over repetitions, p = 0.0027" in text and text.endswith("right in 3 of 3")
+
+
+def test_a_record_is_read_as_it_was_written_and_has_a_line_for_each_claim(tmp_path):
+    claims = [judged(f"α {name} > β", [1.0, 4 / 3, 0.1 * n]) for n, name in enumerate("abc")]
+    record = {"target": "table-4.1", "text": "two\nlines", "claims": claims, "rows": {"a": [1]}}
+    write_record(path := tmp_path / "table-4.1.json", record)
+    assert read_record(path) == record
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert sum("α" in line for line in lines) == 3 and len(lines) == 10
+
+
+def test_numbers_of_records_have_six_digits():
+    value = {"a": [1234.56789, (-1e-9 / 3, 7)], "b": {"c": 0.1, "d": None, "e": "1.23456789"}}
+    assert rounded(value) == {
+        "a": [1234.57, [-3.33333e-10, 7]],
+        "b": {"c": 0.1, "d": None, "e": "1.23456789"},
+    }

@@ -5,14 +5,16 @@ how far the figures go in the claimed direction. Its interval is over sentences 
 compared sentence by sentence, else over repetitions.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from types import NoneType
 from typing import Any, Literal, TypedDict
 
 from softbeam.errors import UserError
-from softbeam.files import Types, check_fields, read_object
+from softbeam.files import Types, check_fields, read_object, write_text
 
 Verdict = Literal["reproduced", "not reproduced", "undecided"]
 AGREE = 2 / 3  # of the repetitions have to point in the claimed direction
@@ -114,6 +116,28 @@ CLAIM: Types = {
     "p": (*NUMBER, NoneType),
     "over": (str, NoneType),
 }
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with six digits, which is more than any repetition agrees on."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """A record with a line for each cell, claim and row: small, and its changes can be read."""
+
+    def lines(value: Any) -> str:
+        dump = partial(json.dumps, ensure_ascii=False)
+        if not isinstance(value, list) or not any(isinstance(part, dict) for part in value):
+            return dump(value)
+        return "[\n" + ",\n".join(f"  {dump(part)}" for part in value) + "\n ]"
+
+    parts = [f" {json.dumps(name)}: {lines(part)}" for name, part in record.items()]
+    write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:

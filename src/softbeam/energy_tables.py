@@ -338,7 +338,7 @@ def figure_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     claims = [panel["claim"] for panel in panels]
     shown = [f"\n{panel_text(panel)}" for panel in panels]
     text = "\n".join([*shown, "", *map(claim_text, claims)])
-    files = [str(file) for file in draw(panels, folder)]
+    files = [file.name for file in draw(panels, folder)]
     return {"panels": panels, "claims": claims, "files": files, "text": text}
 
 

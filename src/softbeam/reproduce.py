@@ -1,11 +1,10 @@
 """Tables and figures by name: `softbeam reproduce table-6.1`. Nothing here loads torch at once."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from softbeam.claims import read_record
+from softbeam.claims import read_record, rounded, write_record
 from softbeam.errors import UserError, limited, need
 from softbeam.files import require_writable, write_text
 from softbeam.grid import ALONE, Workers
@@ -83,7 +82,7 @@ def reproduce(
         found = training_tables.make(what, preset, out, seeds=numbers, workers=workers, quiet=quiet)
     elif what in DRAWN:
         drawn = figures.figure_3_1(out / f"{what}.png")
-        found = {"files": [str(drawn)], "claims": [], "text": f"{what}: {drawn}"}
+        found = {"files": [drawn.name], "claims": [], "text": f"{what}: {drawn}"}
     elif what in ENERGY_BASED:
         found = energy_tables.make(
             what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
@@ -93,9 +92,9 @@ def reproduce(
             what, preset, out, run=run, start=start, chains=seeds, workers=workers, quiet=quiet
         )
     head = {"target": what, "preset": preset, "seeds": numbers}
-    record = head | found | {"environment": began}
+    record: dict[str, Any] = rounded(head | found | {"environment": began})
     write_text(out / f"{what}.txt", found["text"] + "\n")
-    write_text(out / f"{what}.json", json.dumps(record, indent=1) + "\n")
+    write_record(out / f"{what}.json", record)
     return record
 
 

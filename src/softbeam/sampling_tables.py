@@ -403,7 +403,7 @@ def make(
     return {
         "claims": found,
         "cells": records(done.items()),
-        "files": [str(file) for file in files],
+        "files": [file.name for file in files],
         "text": text,
     }
 
