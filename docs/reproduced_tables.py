@@ -1,14 +1,13 @@
 """Reproduced tables: the records of `softbeam reproduce` below `results`, and all verdicts."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from softbeam.claims import claim_text
+from softbeam.claims import figures, place
 from softbeam.reproduce import TARGETS
 
 Record = Mapping[str, Any]
@@ -24,12 +23,6 @@ def page(results: Path) -> str:
 def read(path: Path) -> Record:
     found: Record = json.loads(path.read_text(encoding="utf-8"))
     return found
-
-
-def place(path: Path) -> tuple[list[int], bool, int]:
-    """Where a record belongs: by its number, tables before figures, then by its folder."""
-    numbers = [int(part) for part in re.findall(r"\d+", path.stem)]
-    return numbers, path.stem.startswith("figure"), len(path.parts)
 
 
 def counts(records: Sequence[Record]) -> str:
@@ -79,12 +72,6 @@ def cell(values: Sequence[float | None], printed: float | None) -> str:
     ours = f"{mean(known):.2f}" if known else ""
     ours += f" ±{stdev(known):.2f}" if len(known) > 1 else ""
     return ours if printed is None else f"{ours} ({printed:g})"
-
-
-def figures(record: Record) -> str:
-    """The record's text without the lines of its claims, which have a table of their own."""
-    said = {claim_text(claim) for claim in record["claims"]}
-    return "\n".join(line for line in record["text"].splitlines() if line not in said).strip()
 
 
 def verdicts(claims: Sequence[Any]) -> str:

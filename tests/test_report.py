@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from softbeam.claims import claim_text, judged, write_record
 from softbeam.config import RunConfig, to_yaml
 from softbeam.errors import UserError
 from softbeam.report import series, write_report
@@ -73,3 +74,16 @@ def test_a_second_stage_goes_on_where_the_first_ended():
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match="holds no run"):
         write_report([tmp_path], tmp_path / "report.html")
+
+
+def test_tables_come_before_figures_and_claims_stand_in_one_place(tmp_path):
+    claim = judged("a beats b", [1.0, 1.1, 0.9])
+    for target in ("figure-6.1", "table-6.1", "table-5.2"):
+        text = f"the rows of {target}\n\n{claim_text(claim)}"
+        write_record(
+            tmp_path / f"{target}.json", {"target": target, "text": text, "claims": [claim]}
+        )
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    places = [page.index(f"the rows of {t}") for t in ("table-5.2", "table-6.1", "figure-6.1")]
+    assert places == sorted(places)
+    assert page.count("a beats b") == 3 and claim_text(claim) not in page

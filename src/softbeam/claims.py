@@ -6,6 +6,7 @@ compared sentence by sentence, else over repetitions.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -150,3 +151,15 @@ def read_record(path: Path) -> dict[str, Any]:
         if ends is not None and not (len(ends) == 2 and all(isinstance(x, NUMBER) for x in ends)):
             raise UserError(f"{wrong}: its interval is {ends}")
     return record
+
+
+def place(path: Path) -> tuple[list[int], bool, int]:
+    """Where a record belongs: by its number, tables before figures, then by its folder."""
+    numbers = [int(part) for part in re.findall(r"\d+", path.stem)]
+    return numbers, path.stem.startswith("figure"), len(path.parts)
+
+
+def figures(record: Mapping[str, Any]) -> str:
+    """A record's text without the lines of its claims, for pages that show them as a table."""
+    said = {claim_text(claim) for claim in record["claims"]}
+    return "\n".join(line for line in record["text"].splitlines() if line not in said).strip()

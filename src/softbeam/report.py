@@ -13,7 +13,7 @@ import jinja2
 
 from softbeam.beam_pictures import layout, picture
 from softbeam.chain_pictures import chains
-from softbeam.claims import read_record
+from softbeam.claims import figures, place, read_record
 from softbeam.config import from_yaml
 from softbeam.errors import UserError, need
 from softbeam.files import Types, check_fields, read_object, write_text
@@ -73,11 +73,12 @@ def as_script(value: Any) -> str:
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """The tables and figures that `reproduce` left in a folder."""
     found = [path for pattern in RECORDS for path in folder.glob(pattern)]
-    found.sort(key=lambda path: path.stem.split("-")[::-1])  # 3.1, 3.2, ...: tables, then figures
+    found.sort(key=place)
     records = [read_record(path) for path in found]
     for path, record in zip(found, records, strict=True):
         if "published" in record:
             check_table(path, record)
+        record["figures"] = figures(record)
         names = [Path(str(file)).name for file in record.get("files") or []]
         record["svgs"] = [drawing(folder / name) for name in names if name.endswith(".svg")]
     return records
