@@ -35,12 +35,17 @@ def test_runs_start_where_the_thesis_says(preset):
     for name, plan in plans.items():
         group, kind = name.split("/")
         start = "sn" if kind.startswith("sn-") else "ce"
-        assert plan.start == (None if kind in ("ce", "sn") else f"{group}/{start}")
+        if kind != "sn":
+            assert plan.start == (None if kind == "ce" else f"{group}/{start}")
         raw = kind.endswith("global")
         assert plan.config.select.normalize is not raw
         objective = plan.config.finetune.objective
         assert (isinstance(objective, DirectLoss) and not objective.normalize) is raw
-    assert isinstance(plans["mt/sn"].config.pretrain.objective, SelfNormalized)
+    for group in ("ccg-uni", "ccg-bi", "mt"):
+        plan = plans[f"{group}/sn"]
+        stage = plan.config.pretrain if plan.start is None else plan.config.finetune
+        assert isinstance(stage.objective, SelfNormalized)
+        assert plan.start == (f"{group}/ce" if group == "mt" and preset != "paper" else None)
     encoders = {g: plans[f"ccg-{g}/ce"].config.model for g in ("uni", "bi")}
     assert all(isinstance(m, Lstm) and m.encoder == g for g, m in encoders.items())
 
@@ -56,9 +61,18 @@ def test_tables_share_their_runs():
 def test_a_cell_depends_on_its_start(monkeypatch):
     one, other = training("cpu", "mt/sn-local", 1), training("cpu", "mt/local", 1)
     assert one.settings != other.settings, "the same second stage, another start"
-    assert one.start == training("cpu", "mt/sn", 1) and one.start.start is None
-    first, second = with_starts([one, other, other.start])
-    assert set(first) == {one.start, other.start} and second == [one, other]
+    assert one.start == training("cpu", "mt/sn", 1) and one.start.start == other.start
+
+
+def test_every_cell_is_in_one_round_and_after_its_start():
+    last, local, other = (training("cpu", f"mt/{n}", 1) for n in ("sn-local", "local", "global"))
+    middle, first = last.start, local.start
+    assert with_starts([last, local, first, other, middle]) == [
+        [first],
+        [middle, local, other],
+        [last],
+    ]
+    assert with_starts([last]) == [[first], [middle], [last]] and with_starts([]) == []
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ outputs stay beside the weights, for tests that compare two runs sentence by sen
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,19 @@ def settings_of(preset: str, run: str) -> str:
     return hashlib.sha256((before + to_yaml(plan.config)).encode()).hexdigest()[:12]
 
 
-def with_starts(cells: list[Training]) -> list[list[Training]]:
-    """The cells and all that they start from, in rounds: starts before those that need them."""
-    rounds: list[list[Training]] = []
-    while cells:
-        rounds.insert(0, list(dict.fromkeys(cells)))
-        cells = [cell.start for cell in cells if cell.start is not None]
-    first = set().union(*map(set, rounds[:1])) if rounds else set()
-    return [rounds[0], *([c for c in r if c not in first] for r in rounds[1:])] if rounds else []
+def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
+    """The cells and what they start from, each once, in rounds: starts before what needs them."""
+    rounds: list[dict[Training, None]] = []  # as sets that keep the order
+
+    def add(cell: Training) -> int:
+        place = 0 if cell.start is None else add(cell.start) + 1
+        rounds.extend({} for _ in range(place + 1 - len(rounds)))
+        rounds[place][cell] = None
+        return place
+
+    for cell in cells:
+        add(cell)
+    return [list(some) for some in rounds]
 
 
 def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
