@@ -8,7 +8,7 @@ from softbeam.claims import judged
 from softbeam.cli import main
 from softbeam.config import Lstm
 from softbeam.grid import ALONE
-from softbeam.objectives import DirectLoss, SelfNormalized
+from softbeam.objectives import DirectLoss, ScheduledSampling, SelfNormalized
 from softbeam.training_experiments import training, with_starts
 from softbeam.training_runs import runs
 from softbeam.training_tables import TABLES, Claim, Table, Value, make, verdict
@@ -48,6 +48,17 @@ def test_runs_start_where_the_thesis_says(preset):
         assert plan.start == (f"{group}/ce" if group == "mt" and preset != "paper" else None)
     encoders = {g: plans[f"ccg-{g}/ce"].config.model for g in ("uni", "bi")}
     assert all(isinstance(m, Lstm) and m.encoder == g for g, m in encoders.items())
+
+
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_own_predictions_are_fed_in_every_run_that_samples(preset):
+    """A stage that ends with its epochs of gold would be cross-entropy under another name."""
+    stages = [plan.config.finetune for plan in runs(preset).values()]
+    sampled = [s for s in stages if isinstance(s.objective, ScheduledSampling)]
+    assert len(sampled) == 16 and all(s.epochs > s.objective.gold_epochs for s in sampled)
+    for group in ("ner", "mt"):
+        other = runs(preset)[f"{group}/soft-argmax-fixed"].config.finetune
+        assert runs(preset)[f"{group}/more-ce"].config.finetune.epochs == other.epochs
 
 
 def test_tables_share_their_runs():

@@ -63,6 +63,8 @@ class Task:
         k: beam size in training.
         cost: of a wrong label.
         alpha: of direct loss, where it is annealed.
+        longer: the second stage of scheduled sampling, whose first epoch is gold alone, and of the
+            cross-entropy beside it; None: as the others.
         settle: epochs of self-normalized training after cross-entropy; None: it begins so.
     """
 
@@ -72,6 +74,7 @@ class Task:
     k: int = 3
     cost: Cost = Hamming()
     alpha: Schedule = ANNEALED
+    longer: Stage | None = None
     settle: int | None = None
 
     def first(self, objective: Objective | None = None) -> Plan:
@@ -144,6 +147,7 @@ def tagging_runs(group: str, task: Task) -> dict[str, Plan]:
 
 def translation_runs(task: Task) -> dict[str, Plan]:
     """Beside cross-entropy, with an end: docs/design/0005-variable-length.md."""
+    sampled = replace(task, second=task.longer or task.second)
     local = DirectLoss(
         k=task.k,
         alpha=Constant(value=4.0),
@@ -157,13 +161,13 @@ def translation_runs(task: Task) -> dict[str, Plan]:
     everywhere = replace(local, normalize=False, log_z_penalty=0.1)
     return {
         "ce": task.first(),
-        "more-ce": task.then("ce", CrossEntropy(smoothing=0.1)),
+        "more-ce": sampled.then("ce", CrossEntropy(smoothing=0.1)),
         "local": task.then("ce", local),
         "global": task.then("ce", everywhere, normalize=False),
         "sn": task.self_normalized(SelfNormalized(smoothing=0.1)),
         "sn-local": task.then("sn", local),
         "sn-global": task.then("sn", everywhere, normalize=False),
-    } | sampling_runs(task, 0.1)
+    } | sampling_runs(sampled, 0.1)
 
 
 def sampling_runs(task: Task, smoothing: float) -> dict[str, Plan]:
@@ -194,6 +198,7 @@ def cpu() -> dict[str, Task]:
     second = Stage(epochs=4, lr=1e-3, schedule="linear", tokens=400)
     tagger = ccg()
     entities = replace(ner(), data=NamedEntities(limit=6000, max_length=40))
+    few = Stage(epochs=1, lr=3e-4, schedule="linear", tokens=1000)
     mt = translation()
     mt = replace(
         mt,
@@ -214,7 +219,8 @@ def cpu() -> dict[str, Task]:
         ),
         "mt": Task(
             base=mt,
-            second=Stage(epochs=1, lr=3e-4, schedule="linear", tokens=1000),
+            second=few,
+            longer=replace(few, epochs=3),
             longest=20,
             cost=Windowed(),
             settle=4,  # from scratch it is half as good as cross-entropy: docs/results.md
@@ -281,6 +287,7 @@ def tiny() -> dict[str, Task]:
                 select=replace(base.select, method="greedy"),
             ),
             second=replace(task.second, epochs=1),
+            longer=replace(task.second, epochs=2),
             k=2,
         )
 
