@@ -12,7 +12,7 @@ from softbeam import trainings
 from softbeam.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
 from softbeam.data.tasks import Tagging, Translation
 from softbeam.inference import evaluate_split, load
-from softbeam.objectives import CrossEntropy
+from softbeam.objectives import CrossEntropy, ScheduledSampling
 from softbeam.optimizers import lr_shape, make_optimizer
 from softbeam.recipes import RECIPES
 from softbeam.runs import load_run, read_metrics
@@ -150,6 +150,14 @@ def test_stages_follow_one_another(config, tmp_path):
     train(both, tmp_path / "x", quiet=True)
     rows = [r for r in read_metrics(tmp_path / "x") if r["kind"] == "dev"]
     assert [r["stage"] for r in rows] == ["pretrain"] * 3 + ["finetune"] * 2
+
+
+def test_a_stage_that_never_feeds_own_predictions_says_so(config, tmp_path, capsys):
+    for epochs, told in ((1, True), (2, False)):
+        stage = replace(config.pretrain, objective=ScheduledSampling(), epochs=epochs)
+        train(replace(config, pretrain=stage), tmp_path / f"{epochs}")
+        said = "pretrain: only gold is fed in 1 epoch(s): gold_epochs is 1"
+        assert (said in capsys.readouterr().err) is told
 
 
 def test_restarts_keep_the_best_on_dev(config, tmp_path):

@@ -33,6 +33,10 @@ class Objective(ABC):
         """
         return
 
+    def warning(self, epochs: int) -> str | None:
+        """What a stage of so many epochs would not do, though it looks as if it did."""
+        return None
+
     @abstractmethod
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
@@ -143,6 +147,11 @@ class FeedbackObjective(Objective):
         positive("alpha", self.alpha)
         limited("gold_epochs", self.gold_epochs, least=0)
         limited("smoothing", self.smoothing, least=0, below=1)
+
+    def warning(self, epochs: int) -> str | None:
+        if epochs > self.gold_epochs:
+            return None
+        return f"only gold is fed in {epochs} epoch(s): gold_epochs is {self.gold_epochs}"
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"

@@ -252,6 +252,8 @@ class Trainer:
             self.save(point, optimizer)  # the stage's own weights will replace what it begins with
         with Progress(name, updates, quiet=self.quiet) as progress:
             progress.skip(point.update)
+            if warning := stage.objective.warning(stage.epochs):
+                progress.say(f"{name}: {warning}")
             for epoch in range(point.epoch, stage.epochs):
                 if no_better(stage, point):
                     progress.say(f"{name}: no better dev score for {stage.patience} epochs")
