@@ -11,7 +11,7 @@ from softbeam.grid import ALONE
 from softbeam.objectives import DirectLoss, ScheduledSampling, SelfNormalized
 from softbeam.training_experiments import training, with_starts
 from softbeam.training_runs import runs
-from softbeam.training_tables import TABLES, Claim, Table, Value, make, verdict
+from softbeam.training_tables import TABLES, Claim, Table, Value, decoded, make, verdict
 
 PRESETS = ("cpu", "paper", "tiny")
 
@@ -137,6 +137,20 @@ def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
         claim._replace(better=("b", "x"), worse=("a", "x")), table, cells, "cpu", [1, 2], tmp_path
     )
     assert back["verdict"] == "not reproduced" and back["effect"] == -2.0
+
+
+@pytest.mark.parametrize(("metric", "over"), [("bleu", "sentences"), ("length_ratio", None)])
+def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, monkeypatch):
+    found = {"metric": "bleu", "interval": [0.5, 1.5], "p_value": 0.01}
+    monkeypatch.setattr("softbeam.training_tables.by_sentence", lambda *_: found)
+    rows = {n: {"x": decoded(f"mt/{r}", "dev beam", metric)} for n, r in (("a", "ce"), ("b", "sn"))}
+    cells = {
+        training("cpu", run, 1): {"decodes": {"dev beam": {metric: value}}}
+        for run, value in (("mt/ce", 2.0), ("mt/sn", 1.0))
+    }
+    claim = Claim("a beats b", "here", ("a", "x"), ("b", "x"))
+    told = verdict(claim, Table(title="t", rows=rows), cells, "cpu", [1], tmp_path)
+    assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
 
 
 def test_results_that_are_not_there_are_named(tmp_path, capsys):

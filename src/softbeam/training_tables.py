@@ -526,7 +526,8 @@ def verdict(
     gaps = [(at(x, a.path) or 0.0) - (at(y, b.path) or 0.0) for x, y in pairs]
     sentences = None
     if a.path[0] == b.path[0] == "decodes" and len(a.path) == 3:
-        sentences = by_sentence(a, b, preset, seeds, folder)
+        found = by_sentence(a, b, preset, seeds, folder)
+        sentences = found if (found["metric"],) == a.path[2:] == b.path[2:] else None
     return judged(
         claim.text, gaps, source=claim.source, sentences=sentences, at_least=claim.at_least
     )
