@@ -17,7 +17,7 @@ def page(results: Path) -> str:
     """How many claims hold, then a section for each record, in the order of the thesis."""
     records = {path: read(path) for path in sorted(results.rglob("*.json"), key=place)}
     sections = [section(path, record, results) for path, record in records.items()]
-    return "\n".join([counts(list(records.values())), *sections])
+    return "\n".join([counts(records, results), *sections])
 
 
 def read(path: Path) -> Record:
@@ -25,20 +25,29 @@ def read(path: Path) -> Record:
     return found
 
 
-def counts(records: Sequence[Record]) -> str:
-    found = Counter(claim["verdict"] for record in records for claim in record["claims"])
-    said = ", ".join(f"{n} {verdict}" for verdict, n in found.most_common())
-    return f"Of {found.total()} claims: {said}.\n"
+def counts(records: Mapping[Path, Record], results: Path) -> str:
+    """How many claims hold, in all and record by record."""
+    found = {
+        heading(path, results): Counter(claim["verdict"] for claim in record["claims"])
+        for path, record in records.items()
+    }
+    total = sum(found.values(), Counter())
+    said = ", ".join(f"{n} {verdict}" for verdict, n in total.most_common())
+    names = [verdict for verdict, _ in total.most_common()]
+    rows = [[name, *(str(one[v] or "") for v in names)] for name, one in found.items()]
+    return f"Of {total.total()} claims: {said}.\n\n{table(['', *names], rows)}\n"
+
+
+def heading(path: Path, results: Path) -> str:
+    folder = path.parent.relative_to(results).as_posix()
+    return path.stem.capitalize().replace("-", " ") + ("" if folder == "." else f" ({folder})")
 
 
 def section(path: Path, record: Record, results: Path) -> str:
     """A record as Markdown: what it is of, where it comes from, figures, verdicts, picture."""
-    folder = path.parent.relative_to(results).as_posix()
-    what = TARGETS[record["target"]]
-    kind, _, number = record["target"].partition("-")
-    of = "" if folder == "." else f" ({folder})"
+    what, name = TARGETS[record["target"]], heading(path, results)
     parts = [
-        f"## {kind.capitalize()} {number}{of}",
+        f"## {name}",
         f"{what[0].upper()}{what[1:]}. {origin(record)}",
         beside(record) if "published" in record else f"```text\n{figures(record)}\n```",
     ]
@@ -46,7 +55,7 @@ def section(path: Path, record: Record, results: Path) -> str:
         parts.append(verdicts(record["claims"]))
     if (picture := path.with_suffix(".svg")).is_file():
         away = Path("..") / results.name / picture.relative_to(results)
-        parts.append(f"![{kind} {number}{of}]({away.as_posix()})")
+        parts.append(f"![{name}]({away.as_posix()})")
     return "\n\n".join(parts) + "\n"
 
 

@@ -177,6 +177,7 @@ def test_a_reproduced_table_has_the_published_figures_beside_ours(tmp_path):
     (tmp_path / "table-4.1.json").write_text(json.dumps(record))
     lines = loaded("reproduced_tables").page(tmp_path).splitlines()
     assert lines[0] == "Of 1 claims: 1 undecided."
+    assert "| Table 4.1 | 1 |" in lines
     assert "|  | dev | test |" in lines
     assert "| a | 3.00 ±1.41 (7.5) | 1.00 ±0.00 |" in lines
     assert "| b | 5.00 |  |" in lines
