@@ -23,17 +23,25 @@ def test_verdicts_by_hand():
     assert verdict(1.0, -1.1, 0.2) == "undecided"
     assert verdict(1.0) == "undecided", "one repetition says nothing of the next"
     assert verdict(0.1, 0.0, 0.0) == "undecided"
-    assert verdict(0.1, 0.0, 0.0, at_least=True) == "reproduced"
-    assert verdict(-0.1, -0.11, -0.12, at_least=True) == "not reproduced"
 
 
-def test_sentences_decide_where_they_can_be_compared_but_not_against_the_seeds():
+def test_a_small_difference_can_be_claimed():
+    """Of either sign; the interval has to be inside, not only the mean."""
+    assert verdict(0.1, -0.1, 0.0, within=1.0) == "reproduced"
+    assert verdict(-2.0, -2.1, -1.9, within=1.0) == "not reproduced"
+    assert verdict(2.0, 2.1, 1.9, within=1.0) == "not reproduced"
+    assert verdict(0.9, 1.1, 1.0, within=1.0) == "undecided"
+    assert judged("a = b", [0.5, -3.0], within=1.0)["right"] == 1
+
+
+def test_a_test_over_seeds_and_sentences_decides_where_there_is_one():
     sure = {"interval": (0.2, 0.9), "p_value": 0.001}
-    found = judged("a > b", [0.1, 0.9, 0.6], sentences=sure, source="Table 1")
-    assert (found["verdict"], found["over"], found["p"]) == ("reproduced", "sentences", 0.001)
-    assert verdict(-0.3, -0.1, 2.0, sentences=sure) == "undecided", "two of three seeds disagree"
+    found = judged("a > b", [0.1, 0.9, 0.6], tested=sure, source="Table 1")
+    assert found["verdict"] == "reproduced" and found["p"] == 0.001
+    assert found["over"] == "seeds and sentences" and found["interval"] == [0.2, 0.9]
     wrong = {"interval": (-0.9, -0.2), "p_value": 0.001}
-    assert verdict(-0.1, -0.9, -0.6, sentences=wrong) == "not reproduced"
+    assert verdict(-0.1, -0.9, -0.6, tested=wrong) == "not reproduced"
+    assert verdict(1.0, 1.1, 0.9, tested={"interval": (-0.1, 2.0), "p_value": 0.1}) == "undecided"
 
 
 def test_students_interval():

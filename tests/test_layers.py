@@ -9,7 +9,7 @@ LAYERS = [
     ["errors", "types"],
     ["files", "ops", "decoders", "fused", "beams", "schedules", "costs", "progress", "masking"]
     + ["diagnostics", "signals", "svg", "ranks", "finite", "points"],
-    ["fast_beam", "checkpoint", "sampling_config", "cells", "claims"],
+    ["fast_beam", "checkpoint", "sampling_config", "cells", "claims", "tables"],
     ["data", "models", "search", "relax", "exact", "feedback", "metrics", "energy", "proposals"]
     + ["mask_predict", "queues"],
     ["ais", "compatibility", "pretrained", "features", "strided", "scoring", "grid"]
@@ -23,11 +23,11 @@ LAYERS = [
     ["train", "inference", "published_cmlm", "energy_experiments", "sampling_experiments"],
     ["trainings"],
     ["recipes", "bench", "figures", "analysis", "charts", "energy_tables", "beam_pictures"]
-    + ["chain_pictures"],
+    + ["chain_pictures", "sampling_claims", "training_tables"],
     ["report"],
     ["sampling_tables", "training_runs"],
     ["training_experiments"],
-    ["training_tables"],
+    ["training_results"],
     ["demo", "compare", "sweep", "reproduce"],
     ["cli"],
     ["__main__"],

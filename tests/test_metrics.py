@@ -1,5 +1,6 @@
 """Metrics against hand-counted cases and plain loops that share no code with them."""
 
+import itertools
 import math
 import os
 import random
@@ -16,6 +17,7 @@ from softbeam.metrics import (
     bleu_counts,
     bleu_of,
     chrf,
+    crossed_bootstrap,
     error_rates,
     f1_of,
     looks_like_iob,
@@ -387,7 +389,36 @@ def test_bootstrap_of_a_ratio_of_counts():
     assert found["difference"] == pytest.approx(1.5 / 4)
 
 
+def test_seeds_and_sentences_are_both_drawn():
+    """By hand: without differences between sentences the figures are means of drawn seeds."""
+    gaps = [0.0, 1.0, 5.0]
+    a, b = [[gap] * 50 for gap in gaps], [[0.0] * 50] * 3
+    found = crossed_bootstrap(a, b, samples=4000)
+    draws = sorted(sum(draw) / 3 for draw in itertools.product(gaps, repeat=3))
+    assert found["difference"] == pytest.approx(2.0)
+    assert found["interval"] == pytest.approx((draws[0], draws[-1]), abs=1e-9)
+    assert found["p_value"] == pytest.approx(2 / 27, abs=0.02), "only 0 0 0 is no gain"
+    agreeing = crossed_bootstrap([[1.0] * 50] * 3, b)
+    assert agreeing["interval"] == (1.0, 1.0) and agreeing["p_value"] < 0.01
+
+
+def test_runs_on_the_same_sentences_are_not_more_sentences():
+    """Three equal runs are as sure as one; pooled as if they were other sentences, far surer."""
+    a, b = noisy(0.1, 1), noisy(0.0, 2)
+    three, one = crossed_bootstrap([a] * 3, [b] * 3), paired_bootstrap(a, b)
+    assert (
+        three["interval"] == pytest.approx(one["interval"]) and three["p_value"] == one["p_value"]
+    )
+    pooled, crossed = (
+        t["interval"][1] - t["interval"][0]
+        for t in (paired_bootstrap(a * 3, b * 3), crossed_bootstrap([a] * 3, [b] * 3))
+    )
+    assert pooled < 0.7 * crossed
+
+
 def test_bootstrap_checks_its_arguments():
+    with pytest.raises(ValueError, match="run 0 of a has 2 entries but .* run 1 of b has 1"):
+        crossed_bootstrap([[1.0, 2.0], [1.0, 2.0]], [[1.0, 2.0], [1.0]])
     with pytest.raises(ValueError, match="b has scores that are not finite"):
         paired_bootstrap([1.0], [math.nan])
     with pytest.raises(ValueError, match="samples=0"):

@@ -7,15 +7,18 @@ import pytest
 
 from softbeam import energy_tables, reproduce, sampling_tables, training_tables
 from softbeam.cells import key
+from softbeam.claims import judged, verdict_counts
 from softbeam.cli import main
 from softbeam.energy_tables import (
     PRESETS,
     checks_of,
     claims_of,
     figure_cells,
+    growth_claims,
     row_name,
     table_cells,
 )
+from softbeam.report import write_report
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +62,19 @@ def record(out, what):
 def test_the_table_has_a_row_for_each_dataset_and_says_how_it_was_normalized(finished):
     found = record(finished, "table-6.1")
     names = ["p-50", "h-50", "h-50+", "phoneme"]
-    assert [row["row"] for row in found["rows"]] == names
-    small, words = found["rows"][0], found["rows"][-1]
-    assert set(small["nll"]) == {"True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD"}
-    assert set(words["nll"]) == {"PLL", "MLM"}
-    assert small["log_z"] == "exact"
-    assert words["log_z"].startswith("exact to length 3, AIS at 4, 5, 6 (adds a standard error")
+    assert list(found["rows"]) == names
+    small, words = found["rows"]["p-50"], found["rows"]["phoneme"]
+    methods = ["True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD"]
+    assert list(small) == list(words) == [*methods, "-PLL", "-MLM"]
+    assert all(len(values) == 2 for values in small.values())
+    assert {name for name, values in words.items() if values} == {"PLL", "MLM", "-PLL", "-MLM"}
+    log_z = found["log_z"]
+    assert log_z["p-50"] == "exact"
+    assert log_z["phoneme"].startswith("exact to length 3, AIS at 4, 5, 6 (adds a standard error")
     text = (finished / "table-6.1.txt").read_text()
     assert all(name in text for name in names) and "LL is left out there" in text
-    assert "p-50: NLL(LL) <= NLL(PLL)" in text and "phoneme: AIS agrees with exact" in text
+    assert "p-50: NLL(LL) < NLL(PLL)" in text and "phoneme: AIS agrees with exact" in text
+    assert found["published"] == {"phoneme": [None, None, 14.58, 18.2, *[None] * 4, 13.31, 13.12]}
 
 
 @pytest.mark.slow
@@ -78,10 +85,8 @@ def test_every_number_has_its_birth_certificate(finished):
     cell = found["cells"][0]
     assert {"key", "data", "objective", "size", "seed", "hidden", "result"} <= set(cell)
     values = [c["result"]["nll"] for c in found["cells"] if row_is(c, "palindromes", 50, "LL")]
-    row = found["rows"][0]["nll"]["LL"]
-    assert len(values) == 2 and row["mean"] == pytest.approx(sum(values) / 2, rel=1e-5)
-    digits = 1e-5 * max(values)  # a record has six
-    assert row["spread"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5, abs=digits)
+    assert len(values) == 2 and found["rows"]["p-50"]["LL"] == values
+    assert all(c["seconds"] > 0 for c in found["cells"])
 
 
 def row_is(cell, data, size, objective):
@@ -120,7 +125,47 @@ def test_only_what_is_missing_is_run_again(finished, data_dir, monkeypatch, caps
     assert after["rows"] == before["rows"]
 
 
+@pytest.mark.slow
+def test_all_targets_from_one_command(data_dir, tmp_path, monkeypatch, capsys):
+    """Trained runs first, then every target; the last line counts cells, hours and verdicts."""
+    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+    few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
+    monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
+    monkeypatch.setattr(reproduce, "TARGETS", {what: reproduce.TARGETS[what] for what in few})
+    words = ["reproduce", "all", "--preset", "tiny", "--seeds", "2", "--jobs", "1", "--quiet"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("all: 4 targets, ") and " cells of " in last
+    records = {what: record(tmp_path, what) for what in few}
+    judged = [f"{n} {v}" for v, n in verdict_counts(claims_of_all(records)).items()]
+    assert f"claims: {', '.join(judged)}" in last
+    assert {what for what, found in records.items() if not found["claims"]} == {"figure-3.1"}
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert all(f"<h3>{what}" in page for what in few)
+
+
+def claims_of_all(records):
+    return [claim for found in records.values() for claim in found["claims"]]
+
+
 # Without running anything
+
+
+def test_the_preset_paper_needs_a_published_model(tmp_path, capsys):
+    for what in ("all", "table-6.4"):
+        words = ["reproduce", what, "--preset", "paper", "--out", str(tmp_path / "out")]
+        assert main(words) == 2
+        assert "make a run of it by softbeam models convert" in capsys.readouterr().err
+
+
+def test_cells_that_targets_share_are_counted_once():
+    claim = judged("a > b", [1.0, 1.1])
+    cells = [{"key": "a", "seconds": 1800.0}, {"key": "b", "seconds": 5400.0}]
+    records = [{"cells": cells, "claims": [claim]}, {"cells": cells[:1], "claims": [claim]}]
+    assert reproduce.totals([*records, {"claims": []}]) == (
+        "3 targets, 2 cells of 2.0 hours of one core; "
+        "claims: 2 reproduced, 0 not reproduced, 0 undecided"
+    )
 
 
 def test_the_command_line_knows_the_presets_and_targets():
@@ -190,15 +235,28 @@ def test_teachers_are_large_and_trained_on_sequences_of_their_own():
 
 
 def results(*values, **others):
-    return [{"nll": value, **others} for value in values]
+    return [{"nll": value, "pll": 5.0, "mlm": 5.2, **others} for value in values]
 
 
 def test_orderings_are_judged_by_the_mean_and_counted_by_dataset():
     by = {"LL": results(1.0, 2.0), "PLL": results(1.5, 1.9), "MLM": results(1.0, 1.0)}
-    first, second = claims_of("p-1k", by)
-    assert first["claim"] == "p-1k: NLL(LL) <= NLL(PLL)" and first["right"] == 1
+    first, second, third, near = claims_of("p-1k", by)
+    assert first["claim"] == "p-1k: NLL(LL) < NLL(PLL)" and first["right"] == 1
     assert first["effect"] == pytest.approx(0.2) and first["verdict"] == "undecided"
     assert second["right"] == 0 and second["effect"] == pytest.approx(-0.7)
+    assert third["claim"] == "p-1k: NLL(LL) < NLL(MLM)" and third["effect"] == -0.5
+    assert near["effect"] == pytest.approx(0.2) and near["verdict"] == "reproduced"
+    del by["LL"]
+    assert len(claims_of("phoneme", by)) == 2
+
+
+def test_more_data_brings_objectives_together_or_not():
+    few = {"LL": results(1.0, 1.0), "PLL": results(1.5, 1.6), "MLM": results(3.0, 3.0)}
+    many = {"LL": results(1.0, 1.0), "PLL": results(1.1, 1.1), "MLM": results(3.0, 3.2)}
+    closer, apart = growth_claims({"h-1k+": few, "h-10k+": many, "phoneme": few})
+    assert closer["claim"] == "h-10k+: NLL(PLL) is nearer to NLL(LL) than with h-1k+"
+    assert closer["effect"] == pytest.approx(0.45)
+    assert apart["effect"] == pytest.approx(-0.55), "1.45 before, 2.0 after"
 
 
 def test_a_model_below_the_truth_is_noticed():

@@ -17,8 +17,9 @@ from softbeam.mask_predict import mask_predict
 from softbeam.objectives import CrossEntropy
 from softbeam.proposals import MaskedConditionals
 from softbeam.recipes import masked_g2p
+from softbeam.sampling_claims import claims, sampled
 from softbeam.sampling_experiments import Sampling, quality, sample, texts_of, weights_of
-from softbeam.sampling_tables import CELLS, claims, default_run, sampled
+from softbeam.sampling_tables import CELLS, PRINTED, default_run, described, figures, published
 
 TARGETS = list(CELLS)
 
@@ -121,6 +122,8 @@ def test_every_table_and_figure_comes_out(what, out, capsys):
     assert len(record["cells"]) == {"table-6.2": 10, "table-6.3": 10, "table-6.4": 6}.get(
         what, {"table-6.5": 6, "table-6.6": 4, "figure-6.4": 2}.get(what, 3)
     )
+    assert set(record["published"]) <= set(record["rows"]) and record["claims"]
+    assert all(len(v) == 2 for row in record["rows"].values() for v in row.values() if v)
     for file in record["files"]:
         assert (out / file).stat().st_size > 5000
     assert bool(record["files"]) == what.startswith("figure")
@@ -135,23 +138,66 @@ def test_finished_chains_are_kept_and_shared(out, monkeypatch):
     assert main(words) == 0
 
 
-def verdicts(done, kind: str) -> list[str]:
-    return [claim["verdict"] for claim in claims("table-6.2", done, kind)]
+def result(start: float = 0.0, mode: float = 0.0, **figures: float) -> dict:
+    """Two chains with the same figures in every sweep."""
+    twice = {name: [value] * 2 for name, value in figures.items()}
+    other = {"start": {"quality": [start] * 2}, "mode": {"quality": [mode] * 2}}
+    return {"sweeps": [{"phase": "sample"} | twice] * 4} | other
+
+
+def verdicts(what: str, done, kind: str = "translation") -> dict[str, str]:
+    return {claim["claim"]: claim["verdict"] for claim in claims(what, done, kind)}
 
 
 def test_claims_can_fail():
     base = Sampling(folder="x", weights="y")
-    gibbs = replace(base, method="Gibbs")
+    raw, gibbs = replace(base, energy="raw"), replace(base, method="Gibbs")
+    low = result(energy=0.5, quality=10.0, novel=0.1, accept=0.9, start=50.0)
+    high = result(energy=1.5, quality=60.0, novel=0.4, accept=1.0, start=50.0)
+    better, lower = (f"MH, raw, has a {what} than degenerate Gibbs" for what in MEASURES)
+    found = verdicts("figure-6.2", {base: low, raw: low, gibbs: high}, "transcription")
+    assert set(found.values()) == {"reproduced"} and {better, lower} <= set(found)
+    found = verdicts("figure-6.2", {base: low, raw: low, gibbs: high})
+    by_bleu = [text for text in found if "BLEU" in text]
+    assert [found[text] for text in by_bleu] == ["not reproduced"] * 2, "more is better there"
+    assert found["degenerate Gibbs is worse after the burn-in than at its start"] == (
+        "not reproduced"
+    )
+    found = verdicts("figure-6.2", {base: high, raw: high, gibbs: low}, "transcription")
+    assert [found[text] for text in (better, lower)] == ["not reproduced"] * 2
 
-    def result(energy: float, error: float) -> dict:
-        line = {"phase": "sample", "energy": [energy] * 2, "quality": [error] * 2}
-        return {"sweeps": [line]}
 
-    good = {base: result(0.5, 10.0), gibbs: result(1.5, 60.0)}
-    assert verdicts(good, "transcription") == ["reproduced", "reproduced"]
-    assert verdicts(good, "translation") == ["reproduced", "not reproduced"]
-    bad = {base: result(1.5, 60.0), gibbs: result(0.5, 10.0)}
-    assert verdicts(bad, "transcription") == ["not reproduced", "not reproduced"]
+MEASURES = ("better token error rate", "lower energy")
+
+
+@pytest.mark.parametrize("what", ["table-6.2", "table-6.3", "table-6.5", "table-6.6"])
+def test_published_figures_bear_out_what_is_claimed(what):
+    """Chains with the printed figures: a claim that fails on them is a misreading of ours."""
+    base = Sampling(folder="x", weights="y")
+    done = {cell: {} for cell in CELLS[what](base)}
+    names = {"BLEU": "quality", "BLEU, best": "quality", "energy, best": "energy"}
+    blank = {"energy": [0.0], "novel": [0.0], "repeated": [0.0], "accept": [0.0], "stuck": [0.0]}
+    for cell in done:
+        row = next(iter(figures(what, {cell: empty(blank)}, "translation").items()))[0]
+        if what == "table-6.6":
+            row = described(cell)
+        values = {names.get(c, c): v for c, v in PRINTED[what][row].items()}
+        done[cell] = result(**values, start=20.27, mode=values["quality"])
+    found = verdicts(what, done)
+    assert set(found.values()) == {"reproduced"}, found
+    assert len(found) >= {"table-6.2": 19, "table-6.3": 16}.get(what, 6)
+
+
+def empty(blank: dict) -> dict:
+    line = {"phase": "sample", "quality": [0.0]} | blank
+    return {"sweeps": [line], "start": line, "mode": line}
+
+
+def test_published_figures_stand_under_the_same_columns():
+    rows = {"T=2, local": {"energy": [1.0], "self": [0.5], "token error rate": [9.0]}}
+    assert published("table-6.2", rows) == {"T=2, local": [12.87, None, None]}
+    rows = {"T=2, local": {"novel": [1.0], "BLEU": [9.0]}, "other": {"novel": [1.0]}}
+    assert published("table-6.2", rows) == {"T=2, local": [0.03, 25.91]}
 
 
 def test_only_sweeps_after_the_burn_in_are_averaged():

@@ -7,11 +7,13 @@ import pytest
 from softbeam.claims import judged
 from softbeam.cli import main
 from softbeam.config import Lstm
+from softbeam.evaluate import Scored
 from softbeam.grid import ALONE
 from softbeam.objectives import DirectLoss, ScheduledSampling, SelfNormalized
 from softbeam.training_experiments import training, with_starts
+from softbeam.training_results import Judge, make, runs_of
 from softbeam.training_runs import runs
-from softbeam.training_tables import TABLES, Claim, Table, Value, decoded, make, verdict
+from softbeam.training_tables import TABLES, Claim, Place, Table, Value, decoded
 
 PRESETS = ("cpu", "paper", "tiny")
 
@@ -21,12 +23,35 @@ def test_every_figure_of_every_table_has_a_run_and_every_claim_its_figures(prese
     plans = runs(preset)
     for what, table in TABLES.items():
         made = table()
-        assert {v.run for row in made.rows.values() for v in row.values()} <= set(plans), what
+        assert set(runs_of(made)) <= set(plans), what  # every place of a claim is in the table
+        columns = {tuple(row) for row in made.rows.values()}
+        assert len(columns) == 1 and set(made.published) <= set(made.rows), what
+        assert {len(values) for values in made.published.values()} == {len(*columns)}, what
+        texts = [claim.text for claim in made.claims]
+        assert len(set(texts)) == len(texts) > 0, what
+
+
+def test_published_figures_bear_out_what_is_claimed():
+    """A claim that the printed table contradicts would be a misreading of ours."""
+    checked = 0
+    for what, table in TABLES.items():
+        made = table()
+        columns = list(next(iter(made.rows.values())))
+
+        def printed(place, made=made, columns=columns):
+            if isinstance(place, Value) or place.row not in made.published:
+                return None
+            return made.published[place.row][columns.index(place.column)]
+
         for claim in made.claims:
-            for row, column in (claim.better, claim.worse):
-                assert column in made.rows[row], (what, claim.text)
-        for row, values in made.published.items():
-            assert row in made.rows and len(values) == len(made.columns), (what, row)
+            figures = [printed(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
+            if None in figures:
+                continue
+            checked += 1
+            gap = figures[0] - figures[1] - sum(figures[2:3]) + sum(figures[3:4])
+            holds = gap > 0 if claim.within is None else abs(gap) <= claim.within
+            assert holds, (what, claim.text, figures)
+    assert checked > 50
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -102,13 +127,14 @@ def test_a_table_from_beginning_to_end(out, capsys):
     record = json.loads((out / "table-5.3.json").read_text())
     assert record["seeds"] == [1, 2] and len(record["cells"]) == 2 * 2 * 6
     for claim in record["claims"]:
-        assert claim["repetitions"] == 2 and claim["over"] == "sentences"
+        by_seed = "gains more" in claim["claim"]  # a difference of differences
+        assert claim["over"] == ("repetitions" if by_seed else "seeds and sentences")
         low, high = claim["interval"]
-        assert low <= high and 0 < claim["p"] <= 1
+        assert claim["repetitions"] == 2 and low <= high and 0 <= claim["p"] <= 1
     assert main(["report", "claims", "table-5.3", "--results", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["claims"]["table-5.3"] == record["claims"]
-    assert sum(said["counts"].values()) == len(record["claims"]) == 9
+    assert sum(said["counts"].values()) == len(record["claims"]) == 10
 
 
 @pytest.mark.slow
@@ -130,26 +156,34 @@ def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
         for run, value in (("ner/ce", 5.0), ("ner/more-ce", 3.0))
         for seed in (1, 2)
     }
-    claim = Claim("a beats b", "here", ("a", "x"), ("b", "x"))
-    found = verdict(claim, table, cells, "cpu", [1, 2], tmp_path)
-    assert found == judged("a beats b", [2.0, 2.0], source="here")
-    back = verdict(
-        claim._replace(better=("b", "x"), worse=("a", "x")), table, cells, "cpu", [1, 2], tmp_path
-    )
+    judge = Judge(cells, "cpu", [1, 2], tmp_path)
+    a, b = Place("a", "x"), Place("b", "x")
+    claim = Claim("a beats b", "here", a, b)
+    assert judge.verdict(claim, table) == judged("a beats b", [2.0, 2.0], source="here")
+    back = judge.verdict(claim._replace(better=b, worse=a), table)
     assert back["verdict"] == "not reproduced" and back["effect"] == -2.0
+    near = judge.verdict(claim._replace(within=3.0), table)
+    assert near["verdict"] == "reproduced" and near["effect"] == 2.0
+    more = judge.verdict(claim._replace(than=(b, a)), table)
+    assert more["effect"] == 4.0, "a gains 2 over b, b -2 over a"
+    assert judge.verdict(claim._replace(than=(a, b)), table)["effect"] == 0.0
 
 
-@pytest.mark.parametrize(("metric", "over"), [("bleu", "sentences"), ("length_ratio", None)])
+@pytest.mark.parametrize(
+    ("metric", "over"), [("bleu", "seeds and sentences"), ("length_ratio", None)]
+)
 def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, monkeypatch):
-    found = {"metric": "bleu", "interval": [0.5, 1.5], "p_value": 0.01}
-    monkeypatch.setattr("softbeam.training_tables.by_sentence", lambda *_: found)
+    def scores(cell, decode, folder):
+        return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5)
+
+    monkeypatch.setattr("softbeam.training_results.sentence_scores", scores)
     rows = {n: {"x": decoded(f"mt/{r}", "dev beam", metric)} for n, r in (("a", "ce"), ("b", "sn"))}
     cells = {
         training("cpu", run, 1): {"decodes": {"dev beam": {metric: value}}}
         for run, value in (("mt/ce", 2.0), ("mt/sn", 1.0))
     }
-    claim = Claim("a beats b", "here", ("a", "x"), ("b", "x"))
-    told = verdict(claim, Table(title="t", rows=rows), cells, "cpu", [1], tmp_path)
+    claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
+    told = Judge(cells, "cpu", [1], tmp_path).verdict(claim, Table(title="t", rows=rows))
     assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
 
 

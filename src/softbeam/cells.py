@@ -70,9 +70,13 @@ def compute(cell: C, run: Work[C], folder: Path) -> float:
     return seconds
 
 
-def records(done: Iterable[tuple[Any, Result]]) -> list[dict[str, Any]]:
-    """Every cell with its key, settings and result, as the record of a table holds them."""
-    return [{"key": key(cell)} | settings(cell) | {"result": result} for cell, result in done]
+def records(done: Iterable[tuple[Any, Result]], folder: Path) -> list[dict[str, Any]]:
+    """Every cell with its key, settings, time and result, as the record of a table holds them."""
+    found = []
+    for cell, result in done:
+        seconds = (read_record(cell, folder) or {}).get("seconds")
+        found.append({"key": key(cell)} | settings(cell) | {"seconds": seconds, "result": result})
+    return found
 
 
 # Names, by which another process finds the same function and the same cell

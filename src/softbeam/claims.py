@@ -1,24 +1,23 @@
 """What the documents state of a table, judged by the runs: reproduced, not reproduced, undecided.
 
 A claim is a difference with a sign: `gaps` says for each repetition (a seed, a dataset, a chain)
-how far the figures go in the claimed direction. Its interval is over sentences where outputs can be
-compared sentence by sentence, else over repetitions.
+how far the figures go in the claimed direction. Its interval is over repetitions, and over
+sentences as well where outputs can be compared sentence by sentence.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from types import NoneType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from softbeam.errors import UserError
 from softbeam.files import Types, check_fields, read_object, write_text
 
 Verdict = Literal["reproduced", "not reproduced", "undecided"]
-AGREE = 2 / 3  # of the repetitions have to point in the claimed direction
 
 
 class Judged(TypedDict):
@@ -33,7 +32,7 @@ class Judged(TypedDict):
     repetitions: int  # ... of these
     interval: list[float] | None  # 95 %
     p: float | None  # two-sided, of no difference
-    over: Literal["sentences", "repetitions"] | None  # what interval and p are about
+    over: Literal["seeds and sentences", "repetitions"] | None  # what interval and p are about
 
 
 def judged(
@@ -41,42 +40,50 @@ def judged(
     gaps: Sequence[float],
     *,
     source: str = "",
-    sentences: Mapping[str, Any] | None = None,
-    at_least: bool = False,
+    tested: Mapping[str, Any] | None = None,
+    within: float | None = None,
 ) -> Judged:
     """A claim's verdict.
 
-    Reproduced: the whole interval is above 0, and most repetitions agree. Not reproduced: all of it
-    is below 0. Undecided: anything else.
+    Reproduced: the whole interval is above 0. Not reproduced: all of it is below 0. Undecided:
+    anything else. If a difference of at most `within` is claimed, the interval has to be inside or
+    outside of that.
 
     Args:
         gaps: by repetition; positive as claimed.
-        sentences: a paired bootstrap of the same difference, with `interval` and `p_value`.
-        at_least: 'no worse than' is claimed: a mean of 0 or above is enough.
+        tested: the same difference over seeds and sentences (`metrics.crossed_bootstrap`).
+        within: a small difference is claimed, of either sign.
     """
-    effect, right = mean(gaps), sum(gap > 0 or (at_least and gap >= 0) for gap in gaps)
     interval, p = over_repetitions(gaps)
-    if sentences is not None:
-        interval, p = list(sentences["interval"]), float(sentences["p_value"])
+    if tested is not None:
+        interval, p = list(tested["interval"]), float(tested["p_value"])
     verdict: Verdict = "undecided"
-    if interval is not None and interval[1] < 0:
-        verdict = "not reproduced"
-    elif right < AGREE * len(gaps):
-        verdict = "undecided"
-    elif (at_least and effect >= 0) or (interval is not None and interval[0] > 0):
-        verdict = "reproduced"
+    if interval is not None:
+        low, high = interval
+        if within is None:
+            holds, fails = low > 0, high < 0
+        else:
+            holds, fails = -within <= low and high <= within, low > within or high < -within
+        verdict = "reproduced" if holds else "not reproduced" if fails else "undecided"
+    right = sum(gap > 0 if within is None else abs(gap) <= within for gap in gaps)
     return {
         "claim": claim,
         "source": source,
         "verdict": verdict,
-        "effect": effect,
+        "effect": mean(gaps),
         "spread": stdev(gaps) if len(gaps) > 1 else None,
         "right": right,
         "repetitions": len(gaps),
         "interval": interval,
         "p": p,
-        "over": None if interval is None else "sentences" if sentences else "repetitions",
+        "over": None if interval is None else "seeds and sentences" if tested else "repetitions",
     }
+
+
+def verdict_counts(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many claims have each verdict."""
+    found = [claim["verdict"] for claim in claims]
+    return {verdict: found.count(verdict) for verdict in get_args(Verdict)}
 
 
 def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float | None]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from softbeam.cells import Result, records
@@ -16,9 +15,11 @@ from softbeam.claims import Judged, claim_text, judged
 from softbeam.energy_experiments import ALL, SYNTHETIC, Data, Fit, Method, run
 from softbeam.errors import UserError
 from softbeam.grid import Workers, run_grid
+from softbeam.tables import Rows, aligned, columns_of, number, summary, table_text
 
 Finished = list[tuple[Fit, Result]]
-Summary = Mapping[str, float | None]
+By = Mapping[str, Sequence[Result]]  # the results of each objective, dataset by dataset
+SEC_6_2 = "thesis, Sec. 6.2.3"
 
 PRINTED: dict[str, Mapping[str, float]] = {  # the thesis's Table 6.1
     "p-1k": {"True": 5.32, "LL": 6.74, "PLL": 7.01, "MLM": 7.71, "-PLL": 5.74, "-MLM": 5.87},
@@ -29,6 +30,8 @@ PRINTED: dict[str, Mapping[str, float]] = {  # the thesis's Table 6.1
     "h-10k+": {"True": 6.41, "LL": 6.42, "PLL": 6.43, "MLM": 6.88, "-PLL": 6.14, "-MLM": 6.13},
     "phoneme": {"PLL": 14.58, "MLM": 18.20, "-PLL": 13.31, "-MLM": 13.12},
 }
+COLUMNS = ("True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD", "-PLL", "-MLM")
+NEAR = 0.5  # nats a sequence, ours: "similar values" differ by up to 0.40 in print
 TITLES = {
     "palindromes": "palindromes",
     "hmm-low": "HMM, low entropy",
@@ -194,12 +197,29 @@ def finish(
 
 def table_6_1(done: Finished) -> dict[str, Any]:
     """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
-    rows = [row_of(name, group) for name, group in grouped(done).items()]
-    checks = [check for row in rows for check in row["checks"]]
-    claims = [claim for row in rows for claim in row["claims"]]
+    groups = {name: by_objective(group) for name, group in grouped(done).items()}
+    rows = with_all_columns({name: figures_of(by) for name, by in groups.items()})
+    columns = columns_of(rows)
+    published = {
+        name: [PRINTED[name].get(column) for column in columns] for name in rows if name in PRINTED
+    }
+    log_z = {name: how_normalized(by) for name, by in groups.items()}
+    checks = [check for name, by in groups.items() for check in checks_of(name, by)]
+    claims = [claim for name, by in groups.items() for claim in claims_of(name, by)]
+    claims += growth_claims(groups)
+    digits = dict.fromkeys(columns, 3)
+    normalized = [f"{name}: log Z {how}" for name, how in log_z.items()]
     said = [*map(claim_text, claims), *map(check_text, checks)]
-    text = "\n".join(["", table_text(rows), "", NOTES, "", *said])
-    return {"rows": rows, "claims": claims, "checks": checks, "text": text}
+    shown = table_text(rows, published, digits)
+    return {
+        "rows": rows,
+        "published": published,
+        "digits": digits,
+        "log_z": log_z,
+        "claims": claims,
+        "checks": checks,
+        "text": "\n".join(["", shown, "", *normalized, "", NOTES, "", *said]),
+    }
 
 
 def grouped(done: Finished) -> dict[str, Finished]:
@@ -220,31 +240,28 @@ def row_name(cell: Fit) -> str:
     return f"{letter}-{size}{'+' if cell.data == 'hmm-high' else ''}"
 
 
-def row_of(name: str, done: Finished) -> dict[str, Any]:
-    """The means of a row, how log Z was found, and what the thesis says of it."""
-    methods: list[str] = list(dict.fromkeys(cell.objective for cell, _ in done))
-    by = {m: [r for c, r in done if c.objective == m] for m in methods}
-    nll = {m: summary([r["nll"] for r in by[m]]) for m in methods}
-    if "true_nll" in done[0][1]:
-        nll["True"] = summary([r["true_nll"] for r in by[methods[0]]])
-    own = {f"-{m}": summary([r[m.lower()] for r in by[m]]) for m in ("PLL", "MLM") if m in by}
-    return {
-        "row": name,
-        "nll": nll,
-        "own": own,
-        "log_z": how_normalized(by),
-        "printed": PRINTED.get(name, {}),
-        "claims": claims_of(name, by),
-        "checks": checks_of(name, by),
-    }
+def by_objective(done: Finished) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for cell, result in done:
+        found.setdefault(cell.objective, []).append(result)
+    return found
 
 
-def summary(values: Sequence[float]) -> Summary:
-    """Mean and standard deviation; one value has no spread."""
-    return {"mean": mean(values), "spread": stdev(values) if len(values) > 1 else None}
+def figures_of(by: By) -> dict[str, list[float]]:
+    """NLL of every objective, and of the generator where it is known; what was trained for."""
+    first = next(iter(by.values()))
+    true = {"True": [r["true_nll"] for r in first]} if "true_nll" in first[0] else {}
+    own = {f"-{m}": [r[m.lower()] for r in by[m]] for m in ("PLL", "MLM") if m in by}
+    return true | {m: [r["nll"] for r in results] for m, results in by.items()} | own
 
 
-def how_normalized(by: Mapping[str, Sequence[Result]]) -> str:
+def with_all_columns(rows: Rows) -> dict[str, dict[str, Sequence[float | None]]]:
+    """Rows with the same columns in one order; a figure that a row has not is an empty list."""
+    order = [c for c in COLUMNS if any(c in row for row in rows.values())]
+    return {name: {c: row.get(c, []) for c in order} for name, row in rows.items()}
+
+
+def how_normalized(by: By) -> str:
     """exact, or which lengths were sampled, with the largest standard error of an NLL from that."""
     first = next(iter(by.values()))[0]["log_z"]
     sampled = [length for length, found in first.items() if found["how"] != "exact"]
@@ -258,20 +275,39 @@ def how_normalized(by: Mapping[str, Sequence[Result]]) -> str:
     return f"{exact}AIS at {', '.join(sampled)} (adds a standard error: {worst})"
 
 
-def claims_of(row: str, by: Mapping[str, Sequence[Result]]) -> list[Judged]:
-    """NLL(LL) <= NLL(PLL) < NLL(MLM), dataset by dataset."""
+def claims_of(row: str, by: By) -> list[Judged]:
+    """NLL(LL) < NLL(PLL) < NLL(MLM), and both objectives near each other, dataset by dataset."""
+    pairs = [pair for pair in (("LL", "PLL"), ("PLL", "MLM"), ("LL", "MLM")) if {*pair} <= {*by}]
+    found = [
+        judged(f"{row}: NLL({low}) < NLL({high})", gaps(by, low, high), source=SEC_6_2)
+        for low, high in pairs
+    ]
+    own = [b["mlm"] - a["pll"] for a, b in zip(by["PLL"], by["MLM"], strict=True)]
+    near = f"{row}: -PLL and -MLM of their own models are within {NEAR:g} nats"
+    return [*found, judged(near, own, source=SEC_6_2, within=NEAR)]
+
+
+def growth_claims(groups: Mapping[str, By]) -> list[Judged]:
+    """With more data the objectives come nearer to each other."""
     found = []
-    for low, high in (("LL", "PLL"), ("PLL", "MLM")):
-        if low in by and high in by:
-            pairs = zip(by[low], by[high], strict=True)
-            gaps = [b["nll"] - a["nll"] for a, b in pairs]
-            weak = low == "LL"
-            claim = f"{row}: NLL({low}) {'<=' if weak else '<'} NLL({high})"
-            found.append(judged(claim, gaps, source="thesis, Sec. 6.2.3", at_least=weak))
+    for few in groups:
+        many = few.replace("1k", "10k")
+        if many == few or many not in groups:
+            continue
+        for low, high in (("LL", "PLL"), ("PLL", "MLM")):
+            before, after = (gaps(groups[row], low, high) for row in (few, many))
+            claim = f"{many}: NLL({high}) is nearer to NLL({low}) than with {few}"
+            nearer = [a - b for a, b in zip(before, after, strict=True)]
+            found.append(judged(claim, nearer, source=SEC_6_2))
     return found
 
 
-def checks_of(row: str, by: Mapping[str, Sequence[Result]]) -> list[dict[str, Any]]:
+def gaps(by: By, low: str, high: str) -> list[float]:
+    """By how much the NLL of one objective is above the other's."""
+    return [b["nll"] - a["nll"] for a, b in zip(by[low], by[high], strict=True)]
+
+
+def checks_of(row: str, by: By) -> list[dict[str, Any]]:
     """Of our own computation: the truth is the floor, and AIS agrees with enumeration."""
     checks = []
     above = [r["expected_nll"] - r["entropy"] for rs in by.values() for r in rs if "entropy" in r]
@@ -295,37 +331,6 @@ def check_text(check: Mapping[str, Any]) -> str:
     return f"{check['claim']:38} {verdict:13}  {check['text']}"
 
 
-def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows aligned, the printed figures under ours."""
-    order = ["True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD"]
-    columns = [c for c in order if any(c in row["nll"] for row in rows)] + ["-PLL", "-MLM"]
-    lines = [["", *columns, "log Z"]]
-    for row in rows:
-        values = {**row["nll"], **row["own"]}
-        lines.append([row["row"], *(number(values.get(c)) for c in columns), row["log_z"]])
-        if row["printed"]:
-            shown = [f"{row['printed'][c]:.2f}" if c in row["printed"] else "" for c in columns]
-            lines.append(["  printed", *shown, ""])
-    return aligned(lines)
-
-
-def number(value: Summary | None, digits: int = 3) -> str:
-    if value is None:
-        return "-"
-    spread = "" if value["spread"] is None else f" ±{value['spread']:.{digits}f}"
-    return f"{value['mean']:.{digits}f}{spread}"
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest entry."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in lines
-    ]
-    return "\n".join(row.rstrip() for row in rows)
-
-
 # The figure
 
 LINES = {"PLL": "PL only", "MLM": "MLM only", "KL": "KL projection", "KL+PLL": "KL + PL"}
@@ -335,7 +340,7 @@ def figure_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     """Figure 6.1: NLL against training size for PL alone and for projections of a large MLM."""
     panels = [panel_of(data, done) for data in dict.fromkeys(cell.data for cell, _ in done)]
     panels.sort(key=lambda panel: list(TITLES).index(panel["data"]))
-    claims = [panel["claim"] for panel in panels]
+    claims = [claim for panel in panels for claim in panel["claims"]]
     shown = [f"\n{panel_text(panel)}" for panel in panels]
     text = "\n".join([*shown, "", *map(claim_text, claims)])
     files = [file.name for file in draw(panels, folder)]
@@ -354,9 +359,26 @@ def panel_of(data: Data, done: Finished) -> dict[str, Any]:
     def values(method: str, size: int) -> list[float]:
         return [r["nll"] for c, r in students if (c.objective, c.size) == (method, size)]
 
+    def ahead(method: str, size: int) -> list[float]:
+        """Of PL alone, on the same sequences."""
+        pairs = zip(values(method, size), values("PLL", size), strict=True)
+        return [pl - kl for kl, pl in pairs]
+
     teachers = [result for cell, result in here if cell.reserved]
-    pairs = zip(values("KL", sizes[0]), values("PLL", sizes[0]), strict=True)
-    claim = f"{data}, {sizes[0]}: NLL(KL) < NLL(PLL)"
+    few, many = sizes[0], sizes[-1]
+    claims = [
+        judged(f"{data}, {few}: NLL({m}) < NLL(PLL)", ahead(m, few), source="thesis, Figure 6.1")
+        for m in ("KL", "KL+PLL")
+    ]
+    for method in ("PLL", "KL", "KL+PLL"):
+        pairs = zip(values(method, few), teachers, strict=True)
+        below = [teacher["nll"] - nll for nll, teacher in pairs]
+        claim = f"{data}, {few}: NLL({method}) is below the large MLM's"
+        claims.append(judged(claim, below, source=SEC_6_2))
+    if many > few:
+        more = [a - b for a, b in zip(ahead("KL", few), ahead("KL", many), strict=True)]
+        claim = f"{data}: KL gains more over PLL with {few} than with {many}"
+        claims.append(judged(claim, more, source=SEC_6_2))
     return {
         "data": data,
         "sizes": sizes,
@@ -364,7 +386,7 @@ def panel_of(data: Data, done: Finished) -> dict[str, Any]:
         "teacher": {"size": teachers[0]["trained"], **summary([r["nll"] for r in teachers])},
         "true": summary([r["true_nll"] for _, r in students]) if data in SYNTHETIC else None,
         "log_z": how_normalized({"MLM": teachers} | {LINES[m]: of(m) for m in LINES}),
-        "claim": judged(claim, [pl - kl for kl, pl in pairs], source="thesis, Figure 6.1"),
+        "claims": claims,
     }
 
 
@@ -442,6 +464,8 @@ def make(
     wanted = cells(PRESETS[preset], seeds, distinct=distinct)
     done = finish(what, wanted, folder, workers=workers, quiet=quiet)
     found = table_6_1(done) if what == "table-6.1" else figure_6_1(done, folder)
-    title = f"{what.replace('-', ' ').capitalize()}: held-out NLL, nats per sequence"
-    head = f"{title}, mean of {len(seeds)} datasets (preset {preset})"
-    return found | {"cells": records(done), "text": f"{head}\n{found['text']}"}
+    title = "held-out NLL, nats per sequence"
+    name = what.replace("-", " ").capitalize()
+    head = f"{name}: {title}, mean of {len(seeds)} datasets (preset {preset})"
+    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{found['text']}"}
+    return found | said | {"cells": records(done, folder)}

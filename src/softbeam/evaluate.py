@@ -284,45 +284,59 @@ def evaluate_outputs(
     return score(kind, predicted, references, [len(source) for source in sources]), predicted
 
 
+class Scored(NamedTuple):
+    """Outputs sentence by sentence, and how their scores make one figure."""
+
+    metric: str
+    scores: Sequence[Any]
+    statistic: Callable[[Any], float] = metrics.mean
+
+
+def scored(
+    kind: Kind,
+    references: Sequence[Sequence[Sequence[str]]],
+    outputs: Sequence[Sequence[str]],
+) -> Scored:
+    """Outputs beside references, sentence by sentence.
+
+    Token accuracy for tagging (F1 where labels are spans), exact matches for transcriptions, BLEU
+    for translations.
+    """
+    if kind == "translation":
+        golds = [[" ".join(tokens) for tokens in one] for one in references]
+        texts = [" ".join(tokens) for tokens in outputs]
+        return Scored("bleu", metrics.bleu_counts(texts, golds), metrics.bleu_of)
+    if kind == "transcription":
+        pairs = zip(outputs, references, strict=True)
+        right = [100.0 * (list(p) in [list(g) for g in golds]) for p, golds in pairs]
+        return Scored("exact_matches", right)
+    gold = [golds[0] for golds in references]
+    if metrics.looks_like_iob({label for labels in gold for label in labels}):
+        return Scored("f1", metrics.span_counts(outputs, gold), metrics.f1_of)
+    counts = [(sum(map(eq, p, g)), len(g)) for p, g in zip(outputs, gold, strict=True)]
+    return Scored("accuracy", counts, accuracy_of)
+
+
+def accuracy_of(counts: Any) -> float:
+    """Percent of right tokens, from right and all tokens of each sentence."""
+    right, every = counts.sum(0)
+    return float(100 * right / every)
+
+
 def compare(
     kind: Kind,
     references: Sequence[Sequence[Sequence[str]]],
     a: Sequence[Sequence[str]],
     b: Sequence[Sequence[str]],
 ) -> dict[str, Any]:
-    """Paired bootstrap over sentences of the difference of two systems' outputs.
-
-    Of token accuracy for tagging (of F1 where labels are spans), of exact matches for
-    transcriptions, of BLEU for translations.
-    """
+    """Paired bootstrap over sentences of the difference of two systems' outputs, `scored`."""
     if kind == "translation":
         first, second = ([" ".join(tokens) for tokens in one] for one in (a, b))
         golds = [[" ".join(tokens) for tokens in one] for one in references]
         return {"metric": "bleu"} | metrics.paired_bootstrap_bleu(first, second, golds)
-    if kind == "transcription":
-        right = [
-            [100.0 * (list(p) in [list(g) for g in golds]) for p, golds in rows(one, references)]
-            for one in (a, b)
-        ]
-        return {"metric": "exact_matches"} | metrics.paired_bootstrap(*right)
-    gold = [golds[0] for golds in references]
-    if metrics.looks_like_iob({label for labels in gold for label in labels}):
-        spans = [metrics.span_counts(one, gold) for one in (a, b)]
-        return {"metric": "f1"} | metrics.paired_bootstrap(*spans, statistic=metrics.f1_of)
-    counts = [
-        [(sum(map(eq, p, golds[0])), len(golds[0])) for p, golds in rows(one, references)]
-        for one in (a, b)
-    ]
-    found = metrics.paired_bootstrap(
-        *counts, statistic=lambda c: 100 * c[:, 0].sum() / c[:, 1].sum()
-    )
-    return {"metric": "accuracy"} | found
-
-
-def rows(
-    predicted: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
-) -> "zip[tuple[Any, Any]]":
-    return zip(predicted, references, strict=True)
+    ours, theirs = (scored(kind, references, one) for one in (a, b))
+    found = metrics.paired_bootstrap(ours.scores, theirs.scores, statistic=ours.statistic)
+    return {"metric": ours.metric} | found
 
 
 def evaluate(

@@ -191,26 +191,58 @@ def paired_bootstrap(
     A sentence's score is a number, or a row of numbers (right and all tokens, say) that
     `statistic` turns into one figure: it is called with an array of resampled sentences.
     """
+    return crossed_bootstrap([a], [b], samples=samples, seed=seed, statistic=statistic)
+
+
+def crossed_bootstrap(
+    a: Sequence[Sequence[Any]],
+    b: Sequence[Sequence[Any]],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    statistic: Callable[[Any], float] = mean,
+) -> dict[str, Any]:
+    """The same for systems that were trained several times: seeds and sentences are both drawn.
+
+    `a[i][j]` is what run i of the first system scores on sentence j; run i of the second is its
+    partner. The figure of a system is the mean of its runs' figures. A sentence brings all its
+    runs, and a run all its sentences, so that neither counts as more than it is: three runs on the
+    same thousand sentences are not three thousand sentences.
+    """
     import numpy
 
     _check_lengths(a=a, b=b)
+    lists = {"a": a[0], "b": b[0]} if len(a) == 1 else numbered(a=a, b=b)
+    _check_lengths(**lists)
     _check_samples(samples)
     scores = numpy.asarray(a, dtype=float), numpy.asarray(b, dtype=float)
     for name, array in zip("ab", scores, strict=True):
         if not numpy.isfinite(array).all():
             raise ValueError(f"{name} has scores that are not finite")
+    runs, sentences = scores[0].shape[:2]
+    gaps = numpy.empty((runs, samples))
     rng = numpy.random.default_rng(seed)
-    differences = numpy.empty(samples)
     for sample in range(samples):
-        rows = rng.integers(len(a), size=len(a))
-        differences[sample] = statistic(scores[0][rows]) - statistic(scores[1][rows])
+        rows = rng.integers(sentences, size=sentences)
+        gaps[:, sample] = [
+            statistic(x[rows]) - statistic(y[rows]) for x, y in zip(*scores, strict=True)
+        ]
+    drawn = rng.integers(runs, size=(runs, samples))
+    differences = numpy.take_along_axis(gaps, drawn, 0).mean(0)
     tail = min((differences <= 0).sum(), (differences >= 0).sum())
     low, high = numpy.percentile(differences, [2.5, 97.5])
     return {
-        "difference": float(statistic(scores[0]) - statistic(scores[1])),
+        "difference": mean(
+            numpy.array([statistic(x) - statistic(y) for x, y in zip(*scores, strict=True)])
+        ),
         "interval": (float(low), float(high)),
         "p_value": min(1.0, 2 * (int(tail) + 1) / (samples + 1)),
     }
+
+
+def numbered(**systems: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The runs of systems under names of their own."""
+    return {f"run {i} of {n}": run for n, runs in systems.items() for i, run in enumerate(runs)}
 
 
 def paired_bootstrap_bleu(

@@ -1,10 +1,10 @@
 """Tables and figures by name: `softbeam reproduce table-6.1`. Nothing here loads torch at once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from softbeam.claims import read_record, rounded, write_record
+from softbeam.claims import read_record, rounded, verdict_counts, write_record
 from softbeam.errors import UserError, limited, need
 from softbeam.files import require_writable, write_text
 from softbeam.grid import ALONE, Workers
@@ -45,6 +45,47 @@ PRESETS = {
 }
 
 
+def prepare(
+    *, preset: str, out: Path, seeds: int | None, workers: Workers, run: Path | None, quiet: bool
+) -> None:
+    """Before every target: what they would stumble over later, and all trained runs at once.
+
+    Table by table, a start that takes long would leave other processes idle each time.
+    """
+    for what in TARGETS:
+        check(what, preset, seeds, out, run)
+    import torch
+
+    from softbeam import training_results
+
+    torch.set_num_threads(1)
+    tables = list(TRAINING)
+    numbers = datasets(repetitions(tables[0], seeds))
+    training_results.finish(tables, preset, out, seeds=numbers, workers=workers, quiet=quiet)
+
+
+def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None) -> None:
+    """A UserError for what the target could not be made of."""
+    if what not in TARGETS:
+        raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
+    if preset not in PRESETS:
+        raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    limited("--seeds", repetitions(what, seeds), least=1)
+    if what in SAMPLED and preset == "paper" and run is None:
+        raise UserError(
+            f"{what} of the preset paper samples from a published model: "
+            "make a run of it by softbeam models convert, and give that by --run"
+        )
+    if what.startswith("figure"):
+        need("matplotlib", "report")
+    require_writable(out)
+
+
+def repetitions(what: str, seeds: int | None) -> int:
+    """Without `seeds`, trained models have three and datasets and chains five."""
+    return (3 if what in TRAINING else 5) if seeds is None else seeds
+
+
 def reproduce(
     what: str,
     *,
@@ -60,36 +101,36 @@ def reproduce(
     """Compute a target's cells, or find them in the folder, and write `WHAT.json` and `WHAT.txt`.
 
     What was finished before is not computed again, also if another target left it in the folder.
-    Without `seeds`, trained models have three and datasets and chains five.
     """
-    if what not in TARGETS:
-        raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
-    if preset not in PRESETS:
-        raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    seeds = (3 if what in TRAINING else 5) if seeds is None else seeds
-    limited("--seeds", seeds, least=1)
-    if what.startswith("figure"):
-        need("matplotlib", "report")
-    require_writable(out)
+    check(what, preset, seeds, out, run)
     import torch
 
-    from softbeam import energy_tables, figures, sampling_tables, training_tables
+    from softbeam import energy_tables, figures, sampling_tables, training_results
     from softbeam.runs import environment
 
     torch.set_num_threads(1)
-    began, numbers = environment(), datasets(seeds)
+    began, numbers = environment(), datasets(repetitions(what, seeds))
     if what in TRAINING:
-        found = training_tables.make(what, preset, out, seeds=numbers, workers=workers, quiet=quiet)
+        found = training_results.make(
+            what, preset, out, seeds=numbers, workers=workers, quiet=quiet
+        )
     elif what in DRAWN:
         drawn = figures.figure_3_1(out / f"{what}.png")
-        found = {"files": [drawn.name], "claims": [], "text": f"{what}: {drawn}"}
+        found = {"files": [drawn.name], "claims": [], "text": f"{what}: {drawn.name}"}
     elif what in ENERGY_BASED:
         found = energy_tables.make(
             what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
         )
     else:
         found = sampling_tables.make(
-            what, preset, out, run=run, start=start, chains=seeds, workers=workers, quiet=quiet
+            what,
+            preset,
+            out,
+            run=run,
+            start=start,
+            chains=len(numbers),
+            workers=workers,
+            quiet=quiet,
         )
     head = {"target": what, "preset": preset, "seeds": numbers}
     record: dict[str, Any] = rounded(head | found | {"environment": began})
@@ -101,6 +142,18 @@ def reproduce(
 def datasets(seeds: int) -> Sequence[int]:
     """The seeds 1, 2, ...: more of them keep the first."""
     return list(range(1, seeds + 1))
+
+
+def totals(records: Sequence[Mapping[str, Any]]) -> str:
+    """How much there is: targets, cells that they share and their time, verdicts."""
+    seconds = {cell["key"]: cell["seconds"] or 0 for r in records for cell in r.get("cells", ())}
+    counts = verdict_counts(claim for record in records for claim in record["claims"])
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    hours = sum(seconds.values()) / 3600
+    return (
+        f"{len(records)} targets, {len(seconds)} cells of {hours:.1f} hours of one core; "
+        f"claims: {verdicts}"
+    )
 
 
 def claims_in(folder: Path, targets: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:

@@ -1,31 +1,37 @@
 """Tables 6.2 to 6.6 and Figures 6.2 to 6.4 of the thesis: which chains, and how they are shown.
 
 The thesis samples translations of WMT sentences from a published model; here the model is any run
-of a conditional masked language model. Energies are E_local per token, whatever was sampled from.
+of a conditional masked language model. Energies are E_local per token, whatever was sampled from;
+published ones are sums over the dataset, in thousands.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
 from typing import Any, Literal
 
-from softbeam.cells import Result, records
-from softbeam.claims import Judged, claim_text, judged
+from softbeam.cells import records
+from softbeam.claims import claim_text
 from softbeam.config import Cmlm, RunConfig
-from softbeam.energy_tables import aligned, number, summary
 from softbeam.errors import UserError
 from softbeam.grid import Workers, run_grid
 from softbeam.recipes import masked_g2p
+from softbeam.sampling_claims import (
+    COOLING,
+    NUCLEI,
+    QUALITY,
+    TEMPERATURES,
+    Done,
+    best_of,
+    claims,
+    sampled,
+)
 from softbeam.sampling_experiments import Sampling, compute, weights_of
+from softbeam.tables import Published, columns_of, summary, table_text
 
-TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)
-NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)
-COOLING = (0.02, 0.04, 0.06)
-QUALITY = {"translation": "BLEU", "transcription": "token error rate"}
 COLORS = {"local": "tab:blue", "raw": "tab:red", "Gibbs": "tab:gray"}
 
-Done = Mapping[Sampling, Result]
+Figures = dict[str, dict[str, list[float]]]  # row -> column -> a value for each repetition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +43,22 @@ class Preset:
         full: the same for Table 6.6, whose sources have any length.
         sweeps: of each chain.
         burn_in: of these.
+        longest: source words, but for Table 6.6.
     """
 
     sources: Mapping[str, int]
     full: Mapping[str, int]
-    sweeps: int = 33
-    burn_in: int = 7
+    sweeps: int = 33  # thesis, Sec. 6.5: "at least T x 33 proposals"
+    burn_in: int = 7  # thesis, Sec. 6.5: "a burn-in period of 7 epochs"
+    longest: int = 20  # thesis, Sec. 6.5: "source-side sentences of length upto 20"
 
 
 PRESETS = {
-    "cpu": Preset(
+    "cpu": Preset(  # ours
         sources={"translation": 16, "transcription": 30},
         full={"translation": 40, "transcription": 100},
     ),
-    "paper": Preset(
+    "paper": Preset(  # thesis, Sec. 6.5: "translating the validation and test sets"
         sources={"translation": 10_000, "transcription": 10_000},
         full={"translation": 10_000, "transcription": 10_000},
     ),
@@ -74,7 +82,7 @@ def default_run(preset: str, out: Path, *, quiet: bool) -> Path:
 
 def small_run(preset: str) -> RunConfig:
     recipe = masked_g2p()
-    if preset != "tiny":
+    if preset == "cpu":
         return recipe
     return replace(
         recipe,
@@ -142,163 +150,142 @@ def figure_6_4(base: Sampling) -> list[Sampling]:
 # What is shown of them
 
 
-def sampled(result: Result, name: str) -> list[float]:
-    """A figure of each repetition, averaged over the sweeps after the burn-in."""
-    kept = [line[name] for line in result["sweeps"] if line.get("phase", "sample") == "sample"]
-    return [mean(values) for values in zip(*kept, strict=True)]
-
-
-def best_of(result: Result, name: str, pick: Callable[..., float]) -> list[float]:
-    """The best over all sweeps of each repetition."""
-    lines = [line[name] for line in result["sweeps"]]
-    return [pick(values) for values in zip(*lines, strict=True)]
-
-
 def label(cell: Sampling) -> str:
     return cell.energy if cell.method == "MH" else cell.method
 
 
-def averages(done: Done, kind: str, *, what: str, of: Callable[[Sampling], str]) -> str:
+def averages(done: Done, kind: str, name: Callable[[Sampling], str]) -> Figures:
     """Tables 6.2 to 6.4: energy, rates and quality after the burn-in."""
-    lines = [[what, "sampler", "energy", "novel", "self", "accept", "stuck", QUALITY[kind]]]
-    for cell, result in done.items():
-        names = ("energy", "novel", "repeated", "accept", "stuck", "quality")
-        shown = [number(summary(sampled(result, name)), digits(name)) for name in names]
-        lines.append([of(cell), label(cell), *shown])
-    return aligned(lines)
+    columns = {"energy": "energy", "novel": "novel", "self": "repeated", "accept": "accept"}
+    columns |= {"stuck": "stuck", QUALITY[kind]: "quality"}
+    return {
+        f"{name(cell)}, {label(cell)}": {c: sampled(result, n) for c, n in columns.items()}
+        for cell, result in done.items()
+    }
 
 
-def digits(name: str) -> int:
-    return 2 if name == "quality" else 3
-
-
-def annealing(done: Done, kind: str) -> str:
+def annealing(done: Done, kind: str) -> Figures:
     """Table 6.5: the best over the sweeps, as the thesis has it."""
-    lines = [
-        ["cooling", "sampler", "energy, best", "accept", f"{QUALITY[kind]}, best", "at the end"]
-    ]
-    pick = max if kind == "translation" else min
-    for cell, result in done.items():
-        lines.append(
-            [
-                f"{cell.cooling}",
-                label(cell),
-                number(summary(best_of(result, "energy", min))),
-                number(summary(sampled(result, "accept"))),
-                number(summary(best_of(result, "quality", pick)), 2),
-                number(summary(result["sweeps"][-1]["quality"]), 2),
-            ]
-        )
-    return aligned(lines)
+    quality, pick = QUALITY[kind], max if kind == "translation" else min
+    return {
+        f"{cell.cooling:g} a sweep, {label(cell)}": {
+            "energy, best": best_of(result, "energy", min),
+            "accept": sampled(result, "accept"),
+            f"{quality}, best": best_of(result, "quality", pick),
+            f"{quality}, end": result["sweeps"][-1]["quality"],
+        }
+        for cell, result in done.items()
+    }
 
 
-def around_modes(done: Done, kind: str) -> str:
+def around_modes(done: Done, kind: str) -> Figures:
     """Table 6.6: quality of the last texts, and of those with the lowest energy on the way."""
-    lines = [["", "energy", QUALITY[kind], "lowest energy seen: energy", QUALITY[kind]]]
+    quality = QUALITY[kind]
     first = next(result for result in done.values() if "start" in result)
-    lines.append(["start", *pair(first["start"]), "", ""])
+
+    def row(last: Mapping[str, Any], mode: Mapping[str, Any]) -> dict[str, list[float]]:
+        return {
+            "energy": last["energy"],
+            quality: last["quality"],
+            "energy, lowest": mode.get("energy", []),
+            f"{quality}, lowest": mode.get("quality", []),
+        }
+
+    found = {"warm start": row(first["start"], {})}
     for cell, result in done.items():
-        mode = pair(result["mode"]) if "mode" in result else ["", ""]
-        lines.append([described(cell), *pair(result["sweeps"][-1]), *mode])
-    return aligned(lines)
-
-
-def pair(line: Mapping[str, Any]) -> list[str]:
-    return [number(summary(line["energy"])), number(summary(line["quality"]), 2)]
+        found[described(cell)] = row(result["sweeps"][-1], result.get("mode", {}))
+    return found
 
 
 def described(cell: Sampling) -> str:
     if cell.method == "mask-predict":
         return "mask-predict, one length, 10 iterations"
-    return (
-        f"degenerate Gibbs, T={cell.temperature}"
-        if cell.method == "Gibbs"
-        else f"{cell.energy} energy"
-    )
+    return "degenerate Gibbs, T=0.8" if cell.method == "Gibbs" else f"{cell.energy} energy"
 
 
-# What the thesis says of them
+def digits(column: str) -> int:
+    return 3 if column.split(",")[0] in ("energy", "novel", "self", "accept", "stuck") else 2
 
 
-def claims(what: str, done: Done, kind: str) -> list[Judged]:
-    """The statements of Sec. 6.6 to 6.8 that a table or figure can decide."""
-    both = ("local", "raw")
-    if what in ("table-6.2", "table-6.3"):
-        return against_gibbs(done, kind, "local")
-    if what == "figure-6.2":
-        return [one for energy in both for one in against_gibbs(done, kind, energy)]
-    if what == "table-6.4":
-        return [blocks_move_more(done, energy) for energy in both]
+# Rows of the tables as printed: by column, as far as they are there
+PRINTED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
+    "table-6.2": {
+        f"T={t:g}, {who}": {"energy": energy, "novel": novel, "BLEU": bleu}
+        for t, both in {
+            2.0: {"local": (12.87, 0.03, 25.91), "Gibbs": (32.46, 1.0, 14.53)},
+            1.5: {"local": (10.21, 0.05, 24.78), "Gibbs": (29.57, 0.97, 10.12)},
+            1.0: {"local": (11.13, 0.11, 24.74), "Gibbs": (31.12, 0.36, 9.03)},
+            0.8: {"local": (9.95, 0.06, 25.84), "Gibbs": (21.12, 0.08, 24.77)},
+            0.5: {"local": (7.85, 0.03, 27.23), "Gibbs": (17.65, 0.04, 26.12)},
+        }.items()
+        for who, (energy, novel, bleu) in both.items()
+    },
+    "table-6.3": {
+        f"nucleus {p:g}, {who}": {"energy": energy, "novel": novel, "BLEU": bleu}
+        for p, both in {
+            1.0: {"local": (11.13, 0.11, 24.74), "Gibbs": (31.12, 0.36, 9.03)},
+            0.99: {"local": (10.65, 0.12, 24.95), "Gibbs": (30.12, 0.33, 14.03)},
+            0.95: {"local": (10.21, 0.10, 26.15), "Gibbs": (28.75, 0.22, 18.04)},
+            0.9: {"local": (9.95, 0.07, 27.35), "Gibbs": (18.57, 0.10, 23.25)},
+            0.8: {"local": (9.85, 0.05, 27.23), "Gibbs": (18.23, 0.06, 23.55)},
+        }.items()
+        for who, (energy, novel, bleu) in both.items()
+    },
+    "table-6.4": {
+        "single, Gibbs": {"energy": 31.12, "novel": 0.36, "accept": 1.0, "BLEU": 9.03},
+        "single, raw": {"novel": 0.11, "accept": 0.9},  # Sec. 6.6
+        "single, local": {"energy": 11.13, "novel": 0.13, "accept": 0.91, "BLEU": 24.74},
+        "shrinking, Gibbs": {"energy": 31.18, "novel": 0.77, "BLEU": 9.03},
+        "shrinking, raw": {"energy": 8.08, "novel": 0.40, "BLEU": 27.12},
+        "shrinking, local": {"energy": 8.17, "novel": 0.41, "BLEU": 26.78},
+    },
+    "table-6.5": {
+        f"{cooling:g} a sweep, {who}": {
+            "energy, best": energy,
+            "accept": accept,
+            "BLEU, best": bleu,
+        }
+        for who, each in {
+            "local": {
+                0.02: (3277.6, 0.52, 29.16),
+                0.04: (3245.65, 0.45, 27.58),
+                0.06: (3187.80, 0.41, 26.95),
+            },
+            "raw": {
+                0.02: (3146.4, 0.71, 29.91),
+                0.04: (3088.65, 0.62, 28.32),
+                0.06: (2146.34, 0.58, 27.21),
+            },
+        }.items()
+        for cooling, (energy, accept, bleu) in each.items()
+    },
+    "table-6.6": {
+        "warm start": {"BLEU": 20.27},
+        "degenerate Gibbs, T=0.8": {"BLEU": 27.88},
+        "mask-predict, one length, 10 iterations": {"BLEU": 29.27},
+        "local energy": {"BLEU": 29.74},
+        "raw energy": {"BLEU": 30.12},
+    },
+}
+
+
+def figures(what: str, done: Done, kind: str) -> Figures:
+    """The rows of a table, or of a figure's averages."""
     if what == "table-6.5":
-        return [slow_cooling_is_best(done, kind, energy) for energy in both]
+        return annealing(done, kind)
     if what == "table-6.6":
-        return [one for energy in both for one in against_mask_predict(done, kind, energy)]
-    return []
+        return around_modes(done, kind)
+    names: dict[str, Callable[[Sampling], str]] = {
+        "table-6.2": lambda cell: f"T={cell.temperature:g}",
+        "table-6.3": lambda cell: f"nucleus {cell.nucleus:g}",
+    }
+    return averages(done, kind, names.get(what, lambda cell: cell.blocks))
 
 
-def the(done: Done, **knobs: Any) -> Result:
-    """The result of the one cell with these settings."""
-    return next(r for c, r in done.items() if all(getattr(c, k) == v for k, v in knobs.items()))
-
-
-def ahead(a: Sequence[float], b: Sequence[float], sign: int = 1) -> list[float]:
-    """By how much a is above b, or below with sign -1, chain by chain."""
-    return [sign * (x - y) for x, y in zip(a, b, strict=True)]
-
-
-def better(kind: str) -> int:
-    """The sign of a better quality."""
-    return 1 if kind == "translation" else -1
-
-
-def against_gibbs(done: Done, kind: str, energy: str) -> list[Judged]:
-    plain = {"temperature": 1.0, "nucleus": 1.0}
-    mh, gibbs = the(done, method="MH", energy=energy, **plain), the(done, method="Gibbs", **plain)
-    figures = {"a lower energy": ("energy", -1)}
-    figures |= {f"a better {QUALITY[kind]}": ("quality", better(kind))}
-    return [
-        judged(
-            f"MH, {energy}, has {what} than degenerate Gibbs",
-            ahead(sampled(mh, name), sampled(gibbs, name), sign),
-            source="thesis, Sec. 6.6",
-        )
-        for what, (name, sign) in figures.items()
-    ]
-
-
-def blocks_move_more(done: Done, energy: str) -> Judged:
-    single, blocks = (
-        sampled(the(done, method="MH", energy=energy, blocks=b), "novel")
-        for b in ("single", "shrinking")
-    )
-    gaps = [b / a - 2 for a, b in zip(single, blocks, strict=True)]
-    claim = f"shrinking blocks at least double the novel rate, {energy}"
-    return judged(claim, gaps, source="thesis, Sec. 6.7.3", at_least=True)
-
-
-def slow_cooling_is_best(done: Done, kind: str, energy: str) -> Judged:
-    pick = max if kind == "translation" else min
-    slow, fast = (
-        best_of(the(done, energy=energy, cooling=c), "quality", pick)
-        for c in (COOLING[0], COOLING[-1])
-    )
-    claim = f"the slowest annealing has the best {QUALITY[kind]}, {energy}"
-    return judged(claim, ahead(slow, fast, better(kind)), source="thesis, Sec. 6.8")
-
-
-def against_mask_predict(done: Done, kind: str, energy: str) -> list[Judged]:
-    """The annealed chains' last texts, and the lowest in energy that they saw."""
-    gold = the(done, method="mask-predict")["sweeps"][-1]["quality"]
-    chains = the(done, method="MH", energy=energy)
-    return [
-        judged(
-            f"annealed MH, {energy}, at least as good as mask-predict, {which}",
-            ahead(line["quality"], gold, better(kind)),
-            source="thesis, Table 6.6",
-            at_least=True,
-        )
-        for which, line in (("last", chains["sweeps"][-1]), ("lowest", chains["mode"]))
-    ]
+def published(what: str, rows: Figures) -> Published:
+    """The printed figures of the same columns; BLEU is nowhere beside an error rate."""
+    printed, columns = PRINTED.get(what, {}), columns_of(rows)
+    return {name: [printed[name].get(c) for c in columns] for name in rows if name in printed}
 
 
 # Figures
@@ -388,23 +375,34 @@ def make(
         burn_in=size.burn_in,
         chains=chains,
         sources=(size.full if what == "table-6.6" else size.sources)[kind],
-        longest=10_000 if what == "table-6.6" else 20,
+        longest=10_000 if what == "table-6.6" else size.longest,
     )
     cells = list(dict.fromkeys(CELLS[what](base)))
     results = run_grid(cells, compute, folder, workers=workers, title=what, quiet=quiet)
     done = dict(zip(cells, results, strict=True))
-    found = claims(what, done, kind)
-    head = (
-        f"{what}: {results[0]['sources']} sources of the test split, {chains} chains each, "
-        f"{size.sweeps} sweeps ({size.burn_in} burn-in), {start} start; model {run}"
-    )
-    text = "\n".join([head, "", shown(what, done, kind), "", *map(claim_text, found)]).rstrip()
     files = draw(what, done, kind, folder) if what.startswith("figure") else []
+    head = (
+        f"{results[0]['sources']} sources of the test split, {chains} chains each, "
+        f"{size.sweeps} sweeps ({size.burn_in} burn-in), {start} start; model {run.name}"
+    )
+    found = record(what, done, kind, head)
+    return found | {"cells": records(done.items(), folder), "files": [file.name for file in files]}
+
+
+def record(what: str, done: Done, kind: str, title: str) -> dict[str, Any]:
+    """What finished chains show, and what they say of the claims."""
+    rows = figures(what, done, kind)
+    printed, found = published(what, rows), claims(what, done, kind)
+    shown = {column: digits(column) for column in columns_of(rows)}
+    text = [f"{what}: {title}", "", table_text(rows, printed, shown), "", *map(claim_text, found)]
     return {
+        "title": title,
+        "repeated": "chains",
+        "rows": rows,
+        "published": printed,
+        "digits": shown,
         "claims": found,
-        "cells": records(done.items()),
-        "files": [file.name for file in files],
-        "text": text,
+        "text": "\n".join(text).rstrip(),
     }
 
 
@@ -415,16 +413,3 @@ def kind_of(run: Path) -> str:
     if config.model.left_to_right:
         raise UserError(f"{run} is no conditional masked language model: train masked-g2p")
     return config.data.kind
-
-
-def shown(what: str, done: Done, kind: str) -> str:
-    if what == "table-6.5":
-        return annealing(done, kind)
-    if what == "table-6.6":
-        return around_modes(done, kind)
-    columns: dict[str, tuple[str, Callable[[Sampling], str]]] = {
-        "table-6.2": ("temperature", lambda cell: f"{cell.temperature}"),
-        "table-6.3": ("nucleus", lambda cell: f"{cell.nucleus}"),
-    }
-    what_column, of = columns.get(what, ("blocks", lambda cell: cell.blocks))
-    return averages(done, kind, what=what_column, of=of)

@@ -1,6 +1,7 @@
 """Commands that show results: demo, report, reproduce."""
 
 import os
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -53,7 +54,7 @@ def report(words: list[str]) -> int:
 
 def claims(words: list[str]) -> int:
     """What the documents claim, with our verdicts: softbeam report claims [TABLE…] [--json]"""
-    from softbeam.claims import claim_text
+    from softbeam.claims import claim_text, verdict_counts
     from softbeam.reproduce import claims_in
 
     made = parser("report claims", "The verdicts on what the documents claim of tables.")
@@ -68,8 +69,7 @@ def claims(words: list[str]) -> int:
         print(name)
         for one in judged:
             print(f"  {claim_text(one)}")  # type: ignore[arg-type]
-    verdicts = [one["verdict"] for judged in found.values() for one in judged]
-    counts = {v: verdicts.count(v) for v in ("reproduced", "not reproduced", "undecided")}
+    counts = verdict_counts(one for judged in found.values() for one in judged)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     if parsed.json:
         say_json({"claims": found, "counts": counts})
@@ -78,7 +78,8 @@ def claims(words: list[str]) -> int:
 
 def reproduce(words: list[str]) -> int:
     """A table or figure of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
-    from softbeam.reproduce import ALL, PRESETS, TARGETS
+    from softbeam.progress import clock
+    from softbeam.reproduce import ALL, PRESETS, TARGETS, prepare, totals
     from softbeam.reproduce import reproduce as run
 
     made = parser("reproduce", "Compute a table or figure; what is finished is never run again.")
@@ -111,9 +112,15 @@ def reproduce(words: list[str]) -> int:
     knobs = {k: parsed[k] for k in ("preset", "seeds", "distinct", "start", "quiet")}
     parsed.jobs = os.cpu_count() or 1 if parsed.jobs is None else parsed.jobs
     knobs["workers"] = workers_of(parsed)
+    out, started, records = Path(parsed.out), time.monotonic(), []
+    if parsed.what == ALL:
+        few = ("preset", "seeds", "workers", "quiet")
+        prepare(out=out, run=folder, **{name: knobs[name] for name in few})
     for what in TARGETS if parsed.what == ALL else [parsed.what]:
-        found = run(what, out=Path(parsed.out), run=folder, **knobs)
-        print(found["text"], flush=True)
+        records.append(run(what, out=out, run=folder, **knobs))
+        print(records[-1]["text"], flush=True)
         if parsed.json:
-            say_json(found)
+            say_json(records[-1])
+    if parsed.what == ALL:
+        print(f"all: {totals(records)}; now {clock(time.monotonic() - started)}")
     return 0

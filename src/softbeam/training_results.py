@@ -1,0 +1,134 @@
+"""Tables 3.1 to 5.6 of finished runs: their figures, and verdicts on what is claimed of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from softbeam.cells import Result, records
+from softbeam.claims import Judged, claim_text, judged
+from softbeam.evaluate import Scored, problems, scored
+from softbeam.grid import Workers, run_grid
+from softbeam.metrics import crossed_bootstrap
+from softbeam.tables import table_text
+from softbeam.training_experiments import (
+    Training,
+    compute,
+    decoded,
+    outputs_of,
+    training,
+    with_starts,
+)
+from softbeam.training_runs import runs
+from softbeam.training_tables import TABLES, Claim, Table, Value
+
+Done = Mapping[Training, Result]
+
+
+def make(
+    what: str, preset: str, folder: Path, *, seeds: Sequence[int], workers: Workers, quiet: bool
+) -> dict[str, Any]:
+    """A table: its runs trained or found, its text, the verdicts on what is claimed."""
+    table = TABLES[what]()
+    done = finish([what], preset, folder, seeds=seeds, workers=workers, quiet=quiet)
+    judge = Judge(done, preset, seeds, folder)
+    rows = {
+        name: {column: judge.figures(value) for column, value in row.items()}
+        for name, row in table.rows.items()
+    }
+    found = [judge.verdict(claim, table) for claim in table.claims]
+    title = f"{what}: {table.title}; mean of {len(seeds)} seeds (preset {preset})"
+    shown = table_text(rows, table.published, table.digits)
+    return {
+        "title": table.title,
+        "repeated": "seeds",
+        "rows": rows,
+        "published": dict(table.published),
+        "digits": dict(table.digits),
+        "claims": found,
+        "cells": records(done.items(), folder),
+        "text": "\n".join([title, "", shown, "", *map(claim_text, found)]).rstrip(),
+    }
+
+
+def finish(
+    tables: Sequence[str],
+    preset: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    workers: Workers,
+    quiet: bool,
+) -> Done:
+    """The runs of some tables, trained or found; starts before what needs them."""
+    names = dict.fromkeys(name for table in tables for name in runs_of(TABLES[table]()))
+    cells = [training(preset, name, seed) for name in names for seed in seeds]
+    title = tables[0] if len(tables) == 1 else "training"
+    for part in with_starts(cells):
+        run_grid(part, compute, folder, workers=workers, title=title, quiet=quiet)
+    return dict(zip(cells, run_grid(cells, compute, folder, quiet=True), strict=True))
+
+
+def runs_of(table: Table) -> list[str]:
+    """The runs of a table and of its claims, each once."""
+    places = [place for c in table.claims for place in (c.better, c.worse, *(c.than or ()))]
+    shown = [value for row in table.rows.values() for value in row.values()]
+    return list(dict.fromkeys(value.run for value in [*shown, *map(table.value, places)]))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Figures and outputs of finished runs, and what they say of claims."""
+
+    done: Done
+    preset: str
+    seeds: Sequence[int]
+    folder: Path
+
+    def figures(self, value: Value) -> list[float | None]:
+        """Of every seed."""
+        return [at(self.done[cell], value.path) for cell in self.cells(value.run)]
+
+    def cells(self, run: str) -> list[Training]:
+        return [training(self.preset, run, seed) for seed in self.seeds]
+
+    def verdict(self, claim: Claim, table: Table) -> Judged:
+        """By the seeds and, where two outputs of one metric are compared, also by the sentences."""
+        values = [table.value(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
+        figures = zip(*(self.figures(value) for value in values), strict=True)
+        signed = [[x or 0.0 for x in by_seed] for by_seed in figures]
+        gaps = [
+            sum(sign * x for sign, x in zip((1, -1, -1, 1), by_seed, strict=False))
+            for by_seed in signed
+        ]
+        tested = self.tested(*values) if claim.than is None else None
+        return judged(claim.text, gaps, source=claim.source, tested=tested, within=claim.within)
+
+    def tested(self, a: Value, b: Value) -> dict[str, Any] | None:
+        """A paired bootstrap over seeds and sentences; None if they do not make the figures."""
+        if not all(value.path[0] == "decodes" and len(value.path) == 3 for value in (a, b)):
+            return None
+        ours, theirs = (
+            [sentence_scores(c, str(value.path[1]), self.folder) for c in self.cells(value.run)]
+            for value in (a, b)
+        )
+        if (ours[0].metric,) != a.path[2:] or a.path[2:] != b.path[2:]:
+            return None
+        scores = ([one.scores for one in side] for side in (ours, theirs))
+        return crossed_bootstrap(*scores, statistic=ours[0].statistic)
+
+
+@cache
+def sentence_scores(cell: Training, decode: str, folder: Path) -> Scored:
+    """What a finished run decoded, sentence by sentence."""
+    data = runs(cell.preset)[cell.run].config.data
+    examples = decoded(cell.preset, data.load(), decode.split()[0])
+    references = problems(data.kind, examples).references
+    return scored(data.kind, references, outputs_of(cell, decode, folder))
+
+
+def at(result: Any, path: Sequence[str | int]) -> float | None:
+    for name in path:
+        result = result[name]
+    return None if result is None else float(result)
