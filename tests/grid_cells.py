@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softbeam.signals import stopping
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -53,3 +55,12 @@ def lines(folder: Path) -> list[tuple[int, int]]:
     log = folder / "log"
     text = log.read_text() if log.exists() else ""
     return [(int(x), int(pid)) for x, pid in map(str.split, text.splitlines())]
+
+
+def patient(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Works until it is asked to stop, and then stops as training does."""
+    square(cell, folder)
+    with stopping() as seen:
+        while not seen:
+            time.sleep(0.05)
+    raise KeyboardInterrupt(seen[0])

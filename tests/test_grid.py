@@ -138,23 +138,28 @@ import sys
 from pathlib import Path
 from softbeam.signals import ending
 sys.path.insert(0, {tests!r})
-from grid_cells import Cell, hanging
+from grid_cells import Cell, {work}
 from softbeam.grid import Workers, run_grid
 
 if __name__ == "__main__":
     cells = [Cell(x=x, name="hang" if x == 2 else "a") for x in range(4)]
     with ending():
-        run_grid(cells, hanging, Path({folder!r}), workers=Workers(jobs=2))
+        run_grid(cells, {work}, Path({folder!r}), workers=Workers(jobs=2))
 """
+
+
+def slow_grid(folder: Path, work: str) -> "subprocess.Popen[bytes]":
+    script = folder / "slow_grid.py"
+    tests = str(Path(__file__).parent)
+    script.write_text(SLOW_GRID.format(tests=tests, folder=str(folder), work=work))
+    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_grid_goes_on_and_leaves_no_process(tmp_path, number):
     """Cell 2 hangs; the parent gets a signal; then only what has no file is run."""
-    script = tmp_path / "slow_grid.py"
-    script.write_text(SLOW_GRID.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
-    parent = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
+    parent = slow_grid(tmp_path, "hanging")
     wait(lambda: sorted(ran(tmp_path)) == [0, 1, 2, 3])
     wait(lambda: read_result(Cell(x=3), tmp_path) is not None)
     parent.send_signal(number)
@@ -163,6 +168,16 @@ def test_a_stopped_grid_goes_on_and_leaves_no_process(tmp_path, number):
     wait(lambda: not any(alive(pid) for pid in workers))
     run_grid([Cell(x=x, name="hang" if x == 2 else "a") for x in range(4)], square, tmp_path)
     assert sorted(ran(tmp_path)) == [0, 1, 2, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_process_that_stops_its_cell_takes_no_other(tmp_path):
+    """Training ends its update when it is asked to stop: the pool has the next cell ready."""
+    parent = slow_grid(tmp_path, "patient")
+    wait(lambda: len(ran(tmp_path)) == 2)
+    parent.send_signal(signal.SIGTERM)
+    parent.wait(timeout=60)
+    assert sorted(ran(tmp_path)) == [0, 1]
 
 
 def wait(condition, seconds: float = 120.0) -> None:

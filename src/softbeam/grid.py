@@ -95,8 +95,8 @@ def in_processes(
         for done in as_completed(started):
             progress.advance(1, shown(started[done], done.result()))
     except KeyboardInterrupt:
-        for process in multiprocessing.active_children():  # their cells would take too long
-            process.terminate()
+        for process in multiprocessing.active_children():  # asked to end, they take the next cell
+            process.kill()
         raise
     except BrokenProcessPool:
         raise ended_from_outside(jobs) from None
