@@ -4,11 +4,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from softbeam.claims import figures, place
 from softbeam.reproduce import TARGETS
+from softbeam.tables import columns_of, pairs
 
 Record = Mapping[str, Any]
 
@@ -67,20 +67,15 @@ def origin(record: Record) -> str:
 
 
 def beside(record: Record) -> str:
-    """Our means and spreads over the seeds, the published figures in brackets."""
-    columns = list(dict.fromkeys(c for row in record["rows"].values() for c in row))
-    lines = []
-    for name, row in record["rows"].items():
-        printed = dict(zip(columns, record["published"].get(name, ()), strict=False))
-        lines.append([name, *(cell(row.get(c, ()), printed.get(c)) for c in columns)])
-    return table(["", *columns], lines)
-
-
-def cell(values: Sequence[float | None], printed: float | None) -> str:
-    known = [value for value in values if value is not None]
-    ours = f"{mean(known):.2f}" if known else ""
-    ours += f" ±{stdev(known):.2f}" if len(known) > 1 else ""
-    return ours if printed is None else f"{ours} ({printed:g})"
+    """Our means and spreads over the repetitions, the published figures in brackets."""
+    rows = pairs(record["rows"], record["published"], record["digits"])
+    lines = [
+        [name, *(f"{ours} ({printed})" if printed else ours for ours, printed in row)]
+        for name, row in rows.items()
+    ]
+    title = record["title"]
+    head = f"{title[0].upper()}{title[1:]}; mean of {len(record['seeds'])} {record['repeated']}."
+    return f"{head}\n\n{table(['', *columns_of(record['rows'])], lines)}"
 
 
 def verdicts(claims: Sequence[Any]) -> str:

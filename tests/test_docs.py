@@ -171,6 +171,10 @@ def test_a_reproduced_table_has_the_published_figures_beside_ours(tmp_path):
         "text": f"4.1\n{claim_text(claim)}",
         "rows": {"a": {"dev": [2.0, 4.0], "test": [1.0, 1.0]}, "b": {"dev": [None, 5.0]}},
         "published": {"a": [7.5, None]},
+        "digits": {"test": 1},
+        "title": "accuracy",
+        "seeds": [1, 2],
+        "repeated": "seeds",
         "claims": [claim],
         "environment": {"commit": "0" * 40, "command": ["x"], "started": "2026-01-01", "cores": 2},
     }
@@ -179,7 +183,8 @@ def test_a_reproduced_table_has_the_published_figures_beside_ours(tmp_path):
     assert lines[0] == "Of 1 claims: 1 undecided."
     assert "| Table 4.1 | 1 |" in lines
     assert "|  | dev | test |" in lines
-    assert "| a | 3.00 ±1.41 (7.5) | 1.00 ±0.00 |" in lines
+    assert "| a | 3.00 ±1.41 (7.5) | 1.0 ±0.0 |" in lines
+    assert "Accuracy; mean of 2 seeds." in lines
     assert "| b | 5.00 |  |" in lines
     shown = (
         "| undecided | a beats b (Sec. 1) | 2.00 | -10.71 to 14.71 | 0.3 | repetitions | 2 of 2 |"

@@ -78,6 +78,7 @@ def record(path: Path) -> None:
     rows = {"start": {"dev": [1.0, 2.0]}, EVIL: {"dev": [3.0, None]}}
     made = {"target": "table-5.3", "title": EVIL, "preset": "cpu", "seeds": [1, 2], "text": EVIL}
     made |= {"rows": rows, "published": {"start": [9.5]}, "claims": [claim]}
+    made |= {"digits": {"dev": 1}, "repeated": EVIL}
     path.write_text(json.dumps(made))
 
 
@@ -117,7 +118,7 @@ def test_the_page_works_in_a_browser(run, tmp_path, require_program):
 def test_tables_have_published_figures_and_claims_their_verdicts(tmp_path):
     record(tmp_path / "table-5.3.json")
     page = write_report([tmp_path], tmp_path / "report.html").read_text()
-    assert "1.50" in page and '<span class="printed">9.5</span>' in page
+    assert '1.5 ±0.7<span class="printed">9.5</span>' in page and "3.0</td>" in page
     assert '<td class="reproduced">reproduced</td>' in page
     assert EVIL not in page and "&lt;/script&gt;" in page
     assert json.loads(as_script(EVIL)) == EVIL and "<" not in as_script(EVIL)

@@ -19,10 +19,18 @@ from softbeam.errors import UserError, need
 from softbeam.files import Types, check_fields, read_object, write_text
 from softbeam.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
 from softbeam.svg import lines_svg
+from softbeam.tables import Pair, columns_of, pairs
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 SCHEDULES = {"alpha": "Alpha of the relaxation", "gold": "Probability of feeding gold"}
-TABLE: Types = {"rows": dict, "published": dict, "seeds": list, "preset": str}
+TABLE: Types = {
+    "rows": dict,
+    "published": dict,
+    "digits": dict,
+    "seeds": list,
+    "preset": str,
+    "repeated": str,
+}
 # What matplotlib draws with; its metadata says who drew it.
 DRAWN = {"svg", "defs", "style", "g", "path", "use", "clipPath", "rect", "text", "tspan", "image"}
 DRAWN |= {"metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title", "date"}
@@ -78,10 +86,16 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     for path, record in zip(found, records, strict=True):
         if "published" in record:
             check_table(path, record)
+        record["cells_shown"] = shown_cells(record) if "published" in record else {}
+        record["columns"] = columns_of(record["rows"]) if "published" in record else []
         record["figures"] = figures(record)
         names = [Path(str(file)).name for file in record.get("files") or []]
         record["svgs"] = [drawing(folder / name) for name in names if name.endswith(".svg")]
     return records
+
+
+def shown_cells(record: dict[str, Any]) -> dict[str, list[Pair]]:
+    return pairs(record["rows"], record["published"], record["digits"])
 
 
 def check_table(path: Path, record: dict[str, Any]) -> None:
@@ -95,6 +109,11 @@ def check_table(path: Path, record: dict[str, Any]) -> None:
     cells = [*published.values(), *(cell for row in rows.values() for cell in row.values())]
     if not all(isinstance(cell, list) for cell in cells):
         raise UserError(f"{wrong}: its cells are not lists")
+    for value in (value for cell in cells for value in cell):
+        if not isinstance(value, int | float | None):
+            raise UserError(f"{wrong}: {value!r} is no figure")
+    if not all(isinstance(n, int) and 0 <= n <= 9 for n in record["digits"].values()):
+        raise UserError(f"{wrong}: its digits are {record['digits']}")
 
 
 def drawing(path: Path) -> str:

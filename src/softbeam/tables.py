@@ -10,6 +10,7 @@ from statistics import mean, stdev
 Rows = Mapping[str, Mapping[str, Sequence[float | None]]]  # row -> column -> values
 Published = Mapping[str, Sequence[float | None]]  # row -> a figure for each column, or None
 Summary = Mapping[str, float | None]
+Pair = tuple[str, str]  # a figure of ours, and the published one
 
 
 def columns_of(rows: Rows) -> list[str]:
@@ -19,20 +20,31 @@ def columns_of(rows: Rows) -> list[str]:
 
 def table_text(rows: Rows, published: Published, digits: Mapping[str, int]) -> str:
     """Means and spreads, aligned, the published figures under them in brackets."""
-    columns = columns_of(rows)
-    lines = [["", *columns]]
-    for name, row in rows.items():
-        shown = [shown_values(row.get(c, ()), digits.get(c, 2)) for c in columns]
-        lines.append([name, *shown])
-        if any(value is not None for value in published.get(name, ())):
-            printed = ["" if value is None else f"({value:g})" for value in published[name]]
-            lines.append(["  printed", *printed])
+    lines = [["", *columns_of(rows)]]
+    for name, row in pairs(rows, published, digits).items():
+        ours, printed = zip(*row, strict=True)
+        lines.append([name, *(value or "-" for value in ours)])
+        if any(printed):
+            lines.append(["  printed", *(value and f"({value})" for value in printed)])
     return aligned(lines)
+
+
+def pairs(rows: Rows, published: Published, digits: Mapping[str, int]) -> dict[str, list[Pair]]:
+    """Ours and the published figure, as text, by row and column; empty where there is none."""
+    columns = columns_of(rows)
+    found = {}
+    for name, row in rows.items():
+        printed = [*published.get(name, ()), *[None] * len(columns)]
+        found[name] = [
+            (shown_values(row.get(c, ()), digits.get(c, 2)), "" if p is None else f"{p:g}")
+            for c, p in zip(columns, printed, strict=False)
+        ]
+    return found
 
 
 def shown_values(values: Sequence[float | None], digits: int) -> str:
     known = [value for value in values if value is not None]
-    return number(summary(known), digits) if known else "-"
+    return number(summary(known), digits) if known else ""
 
 
 def summary(values: Sequence[float]) -> Summary:
