@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.beam_pictures import FAINT, layout, picture
+from softbeam.beam_pictures import FAINT, FEW, layout, pictures
 from softbeam.claims import judged
 from softbeam.config import Lstm
 from softbeam.data.tasks import Stress
+from softbeam.errors import UserError
 from softbeam.objectives import DirectLoss
 from softbeam.recipes import stress
 from softbeam.report import as_script, write_report
@@ -27,6 +28,10 @@ OPERATE = """<script>window.addEventListener("load", () => {
   nodes[0].focus();
   const first = told.textContent;
   nodes[0].dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+  const second = told.textContent, sentence = document.querySelector("[name=sentence]");
+  sentence.value = 1;
+  sentence.dispatchEvent(new Event("input"));
+  const lattices = [...document.querySelectorAll(".lattice")].map((l) => l.offsetHeight > 0);
   const sweep = document.querySelector("[name=sweep]"), sample = document.querySelector(".sample");
   sweep.value = 2;
   sweep.dispatchEvent(new Event("input"));
@@ -34,8 +39,16 @@ OPERATE = """<script>window.addEventListener("load", () => {
   const chain = document.querySelector("[name=chain]");
   chain.value = 1;
   chain.dispatchEvent(new Event("input"));
+  const verdict = document.querySelector("[name=verdict]");
+  const claims = () => [...document.querySelectorAll("tr[data-verdict]")].map((r) => !r.hidden);
+  const filtered = [claims()];
+  for (const value of ["undecided", "reproduced"]) {
+    verdict.value = value;
+    verdict.dispatchEvent(new Event("input"));
+    filtered.push(claims());
+  }
   const found = {
-    failed, first, second: told.textContent, marked, other: sample.textContent,
+    failed, filtered, first, second, lattices, marked, other: sample.textContent,
     links: [...document.querySelectorAll("nav a")].map((a) => !!document.querySelector(a.hash)),
     title: document.title, wide: document.documentElement.scrollWidth <= innerWidth,
     output: document.querySelector("output").textContent,
@@ -109,8 +122,10 @@ def test_the_page_works_in_a_browser(run, tmp_path, require_program):
     found = dumped(browser, page)
     assert found["failed"] == [] and found["title"] == "softbeam"
     assert found["links"] == [True] * 6 and found["wide"]
+    assert found["filtered"] == [[True], [False], [True]], "one claim, which is reproduced"
     assert found["first"].startswith("step 1, element 1: words")
     assert found["second"].startswith("step 1, element 2: words")
+    assert found["lattices"] == [False, True, False, False], "the chosen sentence alone"
     assert found["marked"] == ["X", "Y"] and found["other"] == EVIL
     assert found["output"] == "2 of 3, energy 5"
 
@@ -125,7 +140,8 @@ def test_tables_have_published_figures_and_claims_their_verdicts(tmp_path):
 
 
 def test_a_picture_is_what_the_soft_beam_mixes(run):
-    made = picture(run, k=2, alpha=3.0)
+    made, *others = pictures(run, k=2, alpha=3.0)
+    assert len(others) == FEW - 1 and made.number < others[0].number
     assert len(made.steps) == len(made.gold.split()) and len(made.steps[0]) == 2
     for t, elements in enumerate(made.steps):
         for one in elements:
@@ -134,6 +150,10 @@ def test_a_picture_is_what_the_soft_beam_mixes(run):
             assert all(FAINT <= weight <= 1 + 1e-6 for _, weight in one.words)
     scores = [one.score for one in made.steps[-1]]
     assert scores == sorted(scores, reverse=True)
+    (chosen,) = pictures(run, k=2, alpha=3.0, sentences=[others[-1].number])
+    assert chosen == others[-1]
+    with pytest.raises(UserError, match="--sentences 99999: dev of .* has"):
+        pictures(run, sentences=[99999])
     drawn = layout(made)
     assert len(drawn["nodes"]) == 2 * len(made.steps)
     assert all(0 < n["x"] < drawn["width"] and 0 < n["y"] < drawn["height"] for n in drawn["nodes"])

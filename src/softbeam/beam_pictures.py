@@ -1,5 +1,7 @@
-"""The soft beam of one sentence, step by step: which parents and words each element mixes."""
+"""Soft beams of sentences, step by step: which parents and words each element mixes."""
 
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,16 +11,19 @@ from torch import Tensor
 
 from softbeam.beams import REFERENCE
 from softbeam.data.batches import collate
+from softbeam.data.readers import Example
 from softbeam.data.vocabulary import Codec
 from softbeam.decoders import LocallyNormalized
+from softbeam.errors import UserError
 from softbeam.evaluate import encode
 from softbeam.relax import soft_beam
-from softbeam.runs import load_run
+from softbeam.runs import Run, load_run
 from softbeam.types import Decoder
 
 WORDS = 4  # the heaviest words of an element that are told
 STEPS = 10
 FAINT = 0.02  # an edge or word below this weight is not drawn
+FEW = 4  # sentences, if none is asked for
 
 
 class Element(NamedTuple):
@@ -32,31 +37,46 @@ class Element(NamedTuple):
 class Picture(NamedTuple):
     """A sentence and the elements after each step, best first."""
 
-    run: str
+    number: int  # in dev, from 1
     source: str
     gold: str
-    alpha: float
     steps: list[list[Element]]
 
 
 @torch.inference_mode()
-def picture(folder: Path, *, k: int = 3, alpha: float = 1.0) -> Picture:
-    """The first sentence of dev with 3 to `STEPS` steps, in the run's own scores."""
+def pictures(
+    folder: Path, *, sentences: Sequence[int] = (), k: int = 3, alpha: float = 1.0
+) -> list[Picture]:
+    """Sentences of dev in the run's own scores, at most `STEPS` steps of each.
+
+    Args:
+        sentences: their numbers, from 1; if none is given, the first few of 3 to `STEPS` steps.
+    """
     run = load_run(folder)
     examples = run.config.data.load().split("dev")
-    example = next((e for e in examples if 3 <= len(e.target) <= STEPS), examples[0])
+    for number in sentences:
+        if not 1 <= number <= len(examples):
+            raise UserError(f"--sentences {number}: dev of {folder} has {len(examples)} sentences")
+    short = (n for n, e in enumerate(examples, 1) if 3 <= len(e.target) <= STEPS)
+    return [
+        picture(run, number, examples[number - 1], k=k, alpha=alpha)
+        for number in sentences or list(islice(short, FEW)) or [1]
+    ]
+
+
+def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Picture:
+    """The beam of one sentence, begun anew for each number of steps."""
     batch = collate(encode([example], run.codecs))
     decoder: Decoder = run.model.eval()(batch.source)
     if run.config.select.normalize:
         decoder = LocallyNormalized(decoder)
-    time = min(STEPS, batch.target.shape[1])
     steps = []
-    for t in range(1, time + 1):
+    for t in range(1, min(STEPS, batch.target.shape[1]) + 1):
         beam = soft_beam(decoder, k=k, alpha=alpha, time=t, form=REFERENCE)
         assert beam.p is not None
         slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
         steps.append([element(p, score, run.codecs.target) for p, score in slots])
-    return Picture(folder.name, " ".join(example.source), " ".join(example.target), alpha, steps)
+    return Picture(number, " ".join(example.source), " ".join(example.target), steps)
 
 
 def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Element:

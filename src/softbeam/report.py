@@ -4,16 +4,18 @@
 """
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import jinja2
 
-from softbeam.beam_pictures import layout, picture
+from softbeam.beam_pictures import layout, pictures
 from softbeam.chain_pictures import chains
-from softbeam.claims import figures, place, read_record
+from softbeam.claims import figures, place, read_record, verdict_counts
 from softbeam.config import from_yaml
 from softbeam.errors import UserError, need
 from softbeam.files import Types, check_fields, read_object, write_text
@@ -44,12 +46,14 @@ def write_report(
     title: str = "softbeam",
     table: Sequence[Any] = (),
     beams: int = 1,
+    sentences: Sequence[int] = (),
 ) -> Path:
     """The page about all that is at the paths; text in it is escaped. Returns its path.
 
     Args:
         table: rows of figures, shown first.
-        beams: how many runs get a picture of their soft beam.
+        beams: how many runs get pictures of their soft beam.
+        sentences: of dev, whose beams are drawn, from 1; a few short ones if not given.
     """
     need("matplotlib", "report")
     files = [path for path in paths if path.suffix == ".jsonl"]
@@ -62,9 +66,11 @@ def write_report(
         title=title,
         table=list(table),
         records=records,
+        several=len({record["folder"] for record in records}) > 1,
+        totals=verdict_counts(claim for record in records for claim in record["claims"]),
         runs=runs,
         curves=curves(runs),
-        beams=pictures(runs, beams),
+        beams=drawn_beams(runs, beams, sentences),
         sampled=sampled,
         data=as_script({"samples": [one["texts"] for one in sampled]}),
     )
@@ -86,6 +92,13 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     for path, record in zip(found, records, strict=True):
         if "published" in record:
             check_table(path, record)
+        name = path.stem.capitalize().replace("-", " ")
+        record |= {"anchor": anchor(path), "name": name, "folder": folder.name}
+        record |= {
+            "about": str(record.get("about", "")),
+            "counts": verdict_counts(record["claims"]),
+        }
+        record["environment"] = read_environment(path, record)
         record["cells_shown"] = shown_cells(record) if "published" in record else {}
         record["columns"] = columns_of(record["rows"]) if "published" in record else []
         record["figures"] = figures(record)
@@ -96,6 +109,21 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 def shown_cells(record: dict[str, Any]) -> dict[str, list[Pair]]:
     return pairs(record["rows"], record["published"], record["digits"])
+
+
+def anchor(path: Path) -> str:
+    """A name for links; a record of another folder has another."""
+    return re.sub(r"[^\w-]+", "-", f"{path.parent.name}-{path.stem}")
+
+
+def read_environment(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Where a record comes from, if it says so."""
+    found = record.get("environment")
+    if found is None:
+        return {}
+    types: Types = {"command": list, "commit": (str, NoneType), "started": str}
+    check_fields(found, f"{path} is not the record of a target: its environment", types)
+    return dict(found)
 
 
 def check_table(path: Path, record: dict[str, Any]) -> None:
@@ -136,15 +164,18 @@ def drawing(path: Path) -> str:
     return svg[svg.index("<svg") :].replace("#000000", "currentColor")
 
 
-def pictures(runs: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def drawn_beams(
+    runs: Sequence[dict[str, Any]], most: int, sentences: Sequence[int]
+) -> list[dict[str, Any]]:
     """Soft beams of so many runs: first of those that search-aware training made."""
     able = [run for run in runs if run["left_to_right"] and run["finished"]]
     able.sort(key=lambda run: "alpha" not in run["schedules"])
     found = []
     for run in able[:most]:
         alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
-        made = picture(run["folder"], alpha=alpha)
-        found.append(made._asdict() | {"drawn": layout(made)})
+        made = pictures(run["folder"], alpha=alpha, sentences=sentences)
+        drawn = [one._asdict() | {"drawn": layout(one)} for one in made]
+        found.append({"run": run["name"], "alpha": alpha, "sentences": drawn})
     return found
 
 

@@ -132,7 +132,7 @@ def reproduce(
             workers=workers,
             quiet=quiet,
         )
-    head = {"target": what, "preset": preset, "seeds": numbers}
+    head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}
     record: dict[str, Any] = rounded(head | found | {"environment": began})
     write_text(out / f"{what}.txt", found["text"] + "\n")
     write_record(out / f"{what}.json", record)

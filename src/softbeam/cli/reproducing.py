@@ -36,7 +36,13 @@ def report(words: list[str]) -> int:
     what = "runs, folders of runs or of reproduce, files of samples (.jsonl); or a figure"
     made.add_argument("runs", type=str, nargs="+", help=what)
     made.add_argument("--out", type=str, default=None, help="the file to write")
-    made.add_argument("--beams", type=int, default=1, help="runs whose soft beam is drawn")
+    made.add_argument("--beams", type=int, default=1, help="runs whose soft beams are drawn")
+    made.add_argument(
+        "--sentences",
+        type=str,
+        default="",
+        help="whose: numbers in dev from 1, as 3,17; short ones",
+    )
     parsed = made.parse_args(words)
     if parsed.runs == ["figure-3.1"]:
         from softbeam.figures import figure_3_1
@@ -48,7 +54,12 @@ def report(words: list[str]) -> int:
     if parsed.beams < 0:
         raise UserError(f"--beams {parsed.beams}: must be 0 or more")
     paths = [Path(r) for r in parsed.runs]
-    print(write_report(paths, Path(parsed.out or "report.html"), beams=parsed.beams))
+    try:
+        sentences = [int(number) for number in parsed.sentences.split(",") if number]
+    except ValueError:
+        raise UserError(f"--sentences {parsed.sentences}: give numbers, as 3,17") from None
+    page = Path(parsed.out or "report.html")
+    print(write_report(paths, page, beams=parsed.beams, sentences=sentences))
     return 0
 
 
