@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.beam_pictures import FAINT, FEW, layout, pictures
+from softbeam.beam_pictures import FAINT, FEW, layout, pictures, shortened
 from softbeam.claims import judged
 from softbeam.config import Lstm
 from softbeam.data.tasks import Stress
@@ -154,6 +154,9 @@ def test_a_picture_is_what_the_soft_beam_mixes(run):
     assert chosen == others[-1]
     with pytest.raises(UserError, match="--sentences 99999: dev of .* has"):
         pictures(run, sentences=[99999])
+    assert made.read == made.source.split()
     drawn = layout(made)
+    assert [head["word"] for head in drawn["heads"]] == made.read
+    assert shortened("NP" * 7) == "NP" * 7 and len(shortened("NP" * 9)) == 15
     assert len(drawn["nodes"]) == 2 * len(made.steps)
     assert all(0 < n["x"] < drawn["width"] and 0 < n["y"] < drawn["height"] for n in drawn["nodes"])

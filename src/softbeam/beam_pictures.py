@@ -24,6 +24,7 @@ WORDS = 4  # the heaviest words of an element that are told
 STEPS = 10
 FAINT = 0.02  # an edge or word below this weight is not drawn
 FEW = 4  # sentences, if none is asked for
+WIDE = 15  # characters of a word that fit beside its neighbours
 
 
 class Element(NamedTuple):
@@ -40,6 +41,7 @@ class Picture(NamedTuple):
     number: int  # in dev, from 1
     source: str
     gold: str
+    read: list[str]  # the source's word at each step, where every word has an output
     steps: list[list[Element]]
 
 
@@ -76,7 +78,8 @@ def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) ->
         assert beam.p is not None
         slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
         steps.append([element(p, score, run.codecs.target) for p, score in slots])
-    return Picture(number, " ".join(example.source), " ".join(example.target), steps)
+    read = list(example.source)[: len(steps)] if run.config.data.kind == "tagging" else []
+    return Picture(number, " ".join(example.source), " ".join(example.target), read, steps)
 
 
 def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Element:
@@ -94,8 +97,9 @@ def word(codec: Codec, number: int) -> str:
 
 def layout(made: Picture) -> dict[str, Any]:
     """Where nodes and edges are drawn, in the units of the drawing."""
-    wide, high, left, top = 108, 58, 40, 30
+    wide, high, left, top = 108, 58, 40, 44
     nodes, edges = [], []
+    heads = [{"x": left + wide * t, "word": shortened(w)} for t, w in enumerate(made.read, 1)]
     for t, elements in enumerate(made.steps):
         for i, one in enumerate(elements):
             x, y = left + wide * (t + 1), top + high * i
@@ -105,7 +109,7 @@ def layout(made: Picture) -> dict[str, Any]:
                 {
                     "x": x,
                     "y": y,
-                    "word": one.words[0][0] if one.words else "",
+                    "word": shortened(one.words[0][0]) if one.words else "",
                     "weight": one.words[0][1] if one.words else 0.0,
                     "told": f"step {t + 1}, element {i + 1}: words {mixed}; parents {from_}; "
                     f"score {one.score:.2f}",
@@ -119,4 +123,8 @@ def layout(made: Picture) -> dict[str, Any]:
             ]
     tall = max(len(elements) for elements in made.steps)
     size = {"width": left * 2 + wide * len(made.steps), "height": top * 2 + high * (tall - 1)}
-    return {"nodes": nodes, "edges": edges, **size}
+    return {"nodes": nodes, "edges": edges, "heads": heads, "top": top, **size}
+
+
+def shortened(word: str) -> str:
+    return word if len(word) <= WIDE else f"{word[: WIDE - 1]}…"

@@ -13,11 +13,11 @@ TRAINING = {
     "table-3.1": "scheduled sampling, hard and soft, on named entities and translation",
     "table-3.2": "how fast own predictions replace gold",
     "table-4.1": "direct loss and hinge on the soft beam, supertagging",
-    "table-4.2": "the same on named entities",
+    "table-4.2": "direct loss and hinge on the soft beam, named entities",
     "table-5.1": "log Z after cross-entropy and after self-normalized training",
     "table-5.2": "local and global soft beams from a cross-entropy start, supertagging",
-    "table-5.3": "the same from a self-normalized start",
-    "table-5.4": "both on translation",
+    "table-5.3": "local and global soft beams from a self-normalized start, supertagging",
+    "table-5.4": "local and global soft beams from both starts, translation",
     "table-5.5": "n-gram overlap and length of those translations",
     "table-5.6": "their BLEU by source length",
 }
@@ -28,7 +28,7 @@ ENERGY_BASED = {
 }
 SAMPLED = {
     "table-6.2": "Metropolis-Hastings and degenerate Gibbs, proposals of five temperatures",
-    "table-6.3": "the same with proposals within a nucleus",
+    "table-6.3": "Metropolis-Hastings and degenerate Gibbs, proposals within five nuclei",
     "table-6.4": "blocks that shrink",
     "table-6.5": "annealing the target",
     "table-6.6": "sampling around the modes, against mask-predict",
@@ -39,7 +39,7 @@ SAMPLED = {
 TARGETS = TRAINING | DRAWN | ENERGY_BASED | SAMPLED
 ALL = "all"
 PRESETS = {
-    "cpu": "minutes on two cores",
+    "cpu": "public data, three hours for all on two cores",
     "paper": "the published sizes of data, larger models",
     "tiny": "seconds: whether everything works, not what comes out",
 }
