@@ -177,6 +177,7 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
         return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5)
 
     monkeypatch.setattr("softbeam.training_results.sentence_scores", scores)
+    monkeypatch.setattr("softbeam.training_results.has_outputs", lambda *_: True)
     rows = {n: {"x": decoded(f"mt/{r}", "dev beam", metric)} for n, r in (("a", "ce"), ("b", "sn"))}
     cells = {
         training("cpu", run, 1): {"decodes": {"dev beam": {metric: value}}}
@@ -185,6 +186,15 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
     claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
     told = Judge(cells, "cpu", [1], tmp_path).verdict(claim, Table(title="t", rows=rows))
     assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
+
+
+@pytest.mark.slow
+def test_without_outputs_the_seeds_decide(out):
+    """Last in this file: the outputs are gone afterwards."""
+    for path in (out / "runs").rglob("outputs-*.json"):
+        path.unlink()
+    made = make("table-5.3", "tiny", out, seeds=[1, 2], workers=ALONE, quiet=True)
+    assert {claim["over"] for claim in made["claims"]} == {"repetitions"}
 
 
 def test_results_that_are_not_there_are_named(tmp_path, capsys):

@@ -90,13 +90,13 @@ def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float |
     """Student's interval and p-value of the mean; nothing of a single value."""
     if len(gaps) < 2:
         return None, None
-    if stdev(gaps) == 0:
-        return [gaps[0], gaps[0]], float(gaps[0] == 0)
-    from scipy.stats import ttest_1samp
+    from scipy.stats import t
 
-    found = ttest_1samp(gaps, 0.0)
-    low, high = found.confidence_interval(0.95)
-    return [float(low), float(high)], float(found.pvalue)
+    middle, error, freedom = mean(gaps), stdev(gaps) / len(gaps) ** 0.5, len(gaps) - 1
+    if error == 0:
+        return [middle, middle], float(middle == 0)
+    half = float(t.ppf(0.975, freedom)) * error
+    return [middle - half, middle + half], float(2 * t.sf(abs(middle) / error, freedom))
 
 
 def claim_text(found: Judged) -> str:

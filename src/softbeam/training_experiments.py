@@ -122,6 +122,11 @@ def outputs_path(folder: Path, decode: str) -> Path:
     return folder / f"outputs-{decode.replace(' ', '-')}.json"
 
 
+def has_outputs(cell: Training, decode: str, out: Path) -> bool:
+    """Whether a finished cell's outputs are still there."""
+    return outputs_path(cell.folder(out), decode).is_file()
+
+
 def outputs_of(cell: Training, decode: str, out: Path) -> list[list[str]]:
     """What a finished cell decoded."""
     text = outputs_path(cell.folder(out), decode).read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from softbeam.training_experiments import (
     Training,
     compute,
     decoded,
+    has_outputs,
     outputs_of,
     training,
     with_starts,
@@ -106,13 +107,17 @@ class Judge:
         return judged(claim.text, gaps, source=claim.source, tested=tested, within=claim.within)
 
     def tested(self, a: Value, b: Value) -> dict[str, Any] | None:
-        """A paired bootstrap over seeds and sentences; None if they do not make the figures."""
+        """A paired bootstrap over seeds and sentences.
+
+        None if sentences do not make up the figures, or if the outputs are no longer there: a
+        folder may have lost its runs and kept their results.
+        """
         if not all(value.path[0] == "decodes" and len(value.path) == 3 for value in (a, b)):
             return None
-        ours, theirs = (
-            [sentence_scores(c, str(value.path[1]), self.folder) for c in self.cells(value.run)]
-            for value in (a, b)
-        )
+        sides = [[(c, str(value.path[1])) for c in self.cells(value.run)] for value in (a, b)]
+        if not all(has_outputs(*one, self.folder) for side in sides for one in side):
+            return None
+        ours, theirs = ([sentence_scores(*one, self.folder) for one in side] for side in sides)
         if (ours[0].metric,) != a.path[2:] or a.path[2:] != b.path[2:]:
             return None
         scores = ([one.scores for one in side] for side in (ours, theirs))
