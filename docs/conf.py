@@ -16,6 +16,7 @@ import command_help  # noqa: E402
 import reproduced_tables  # noqa: E402
 
 from softbeam import __version__ as release  # noqa: E402
+from softbeam.report import write_report  # noqa: E402
 
 project = "softbeam"
 author = "the softbeam contributors"
@@ -50,6 +51,9 @@ python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 
 GENERATED = HERE / "_build" / "generated"  # what pages include that no one writes by hand
+EXTRA = HERE / "_build" / "extra"  # what stands beside them as it is: the report of all results
+EXTRA.mkdir(parents=True, exist_ok=True)  # before Sphinx looks for it
+html_extra_path = ["_build/extra"]
 
 
 def generate(app: Any) -> None:
@@ -61,6 +65,9 @@ def generate(app: Any) -> None:
         "reproduced.md": reproduced_tables.page(HERE.parent / "results"),
     }.items():
         (GENERATED / name).write_text(text, encoding="utf-8")
+    results = HERE.parent / "results"
+    folders = [results, *sorted(path for path in results.iterdir() if path.is_dir())]
+    write_report(folders, EXTRA / "report.html", title="softbeam: tables and claims")
 
 
 def links_from_the_root(app: Any, path: Path, parent: str, content: list[str]) -> None:

@@ -43,7 +43,8 @@ def test_the_site_builds_and_its_links_resolve(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert loaded("check_links").broken(site.resolve()) == []
-    for page in ("index", "tutorials/tagging", "tutorials/sampling", "objectives", "paper_map"):
+    pages = ("index", "tutorials/tagging", "tutorials/sampling", "objectives", "paper_map", "report")
+    for page in pages:
         assert (site / f"{page}.html").is_file()
     reference = (site / "api" / "search.html").read_text(encoding="utf-8")
     assert 'id="softbeam.search.beam_search"' in reference
