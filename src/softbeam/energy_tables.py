@@ -87,7 +87,7 @@ PRESETS = {
         small_phonemes={"updates": 400, "every": 25, "patience": 4},
         teacher_knobs={"batch": 256, "updates": 3000, "every": 250},
     ),
-    "paper": Preset(
+    "paper": Preset(  # all ours but the sizes of training sets: the thesis gives no others
         synthetic={"embedding": 64, "hidden": 128, "lr": 2e-3, "updates": 10_000, "patience": 20},
         phonemes={
             **{"embedding": 64, "hidden": 128, "lr": 2e-3, "batch": 64, "updates": 20_000},
