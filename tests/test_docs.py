@@ -43,7 +43,14 @@ def test_the_site_builds_and_its_links_resolve(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert loaded("check_links").broken(site.resolve()) == []
-    pages = ("index", "tutorials/tagging", "tutorials/sampling", "objectives", "paper_map", "report")
+    pages = (
+        "index",
+        "tutorials/tagging",
+        "tutorials/sampling",
+        "objectives",
+        "paper_map",
+        "report",
+    )
     for page in pages:
         assert (site / f"{page}.html").is_file()
     reference = (site / "api" / "search.html").read_text(encoding="utf-8")
