@@ -82,6 +82,6 @@ def figure_3_1(out: Path) -> Path:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     data = io.BytesIO()
-    chart.savefig(data, format=form, dpi=150)
+    chart.savefig(data, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
     write_atomic(out, data.getvalue())
     return out

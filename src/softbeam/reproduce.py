@@ -115,8 +115,8 @@ def reproduce(
             what, preset, out, seeds=numbers, workers=workers, quiet=quiet
         )
     elif what in DRAWN:
-        drawn = figures.figure_3_1(out / f"{what}.png")
-        found = {"files": [drawn.name], "claims": [], "text": f"{what}: {drawn.name}"}
+        drawn = [figures.figure_3_1(out / f"{what}.{form}").name for form in ("png", "svg")]
+        found = {"files": drawn, "claims": [], "text": f"{what}: {', '.join(drawn)}"}
     elif what in ENERGY_BASED:
         found = energy_tables.make(
             what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
