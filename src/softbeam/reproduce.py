@@ -39,7 +39,7 @@ SAMPLED = {
 TARGETS = TRAINING | DRAWN | ENERGY_BASED | SAMPLED
 ALL = "all"
 PRESETS = {
-    "cpu": "public data, three hours for all on two cores",
+    "cpu": "public data, under four hours for all on two cores",
     "paper": "the published sizes of data, larger models",
     "tiny": "seconds: whether everything works, not what comes out",
 }
