@@ -35,6 +35,8 @@ WORK = {  # the function that does a command's work, once its words are understo
     "infill": "softbeam.pretrained.load",
     "score": "softbeam.pretrained.load",
     "reproduce": "softbeam.reproduce.reproduce",
+    "reproduce all": "softbeam.reproduce.prepare",
+    "report": "softbeam.report.write_report",
     "report claims": "softbeam.reproduce.claims_in",
     "models convert": "softbeam.published_cmlm.convert",
 }
