@@ -26,6 +26,7 @@ class Judged(TypedDict):
     claim: str
     source: str  # where it is stated
     verdict: Verdict
+    within: float | None  # if a difference of at most so much is claimed, of either sign
     effect: float
     spread: float | None  # standard deviation over the repetitions
     right: int  # repetitions that point in the claimed direction ...
@@ -70,6 +71,7 @@ def judged(
         "claim": claim,
         "source": source,
         "verdict": verdict,
+        "within": within,
         "effect": mean(gaps),
         "spread": stdev(gaps) if len(gaps) > 1 else None,
         "right": right,
@@ -116,6 +118,7 @@ CLAIM: Types = {
     "claim": str,
     "source": str,
     "verdict": str,
+    "within": (*NUMBER, NoneType),
     "effect": NUMBER,
     "spread": (*NUMBER, NoneType),
     "right": int,
