@@ -188,13 +188,18 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
     assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
 
 
-@pytest.mark.slow
-def test_without_outputs_the_seeds_decide(out):
-    """Last in this file: the outputs are gone afterwards."""
-    for path in (out / "runs").rglob("outputs-*.json"):
-        path.unlink()
-    made = make("table-5.3", "tiny", out, seeds=[1, 2], workers=ALONE, quiet=True)
-    assert {claim["over"] for claim in made["claims"]} == {"repetitions"}
+def test_without_outputs_the_seeds_decide(tmp_path):
+    """A folder that has lost its runs and kept their results."""
+    rows = {n: {"x": decoded(f"mt/{r}", "dev beam", "bleu")} for n, r in (("a", "ce"), ("b", "sn"))}
+    cells = {
+        training("cpu", run, seed): {"decodes": {"dev beam": {"bleu": value + seed}}}
+        for run, value in (("mt/ce", 2.0), ("mt/sn", 1.0))
+        for seed in (1, 2)
+    }
+    claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
+    found = Judge(cells, "cpu", [1, 2], tmp_path).verdict(claim, Table(title="t", rows=rows))
+    assert found == judged("a beats b", [1.0, 1.0], source="here")
+    assert found["over"] == "repetitions"
 
 
 def test_results_that_are_not_there_are_named(tmp_path, capsys):
