@@ -82,7 +82,7 @@ def nursery():
     """Commands in processes that start at once, to be killed."""
     from nursery import Nursery
 
-    ours = ("softbeam.train", "softbeam.energy_tables", "softbeam.sample_report")
+    ours = ("softbeam.train", "softbeam.energy_results", "softbeam.sample_report")
     others = ("torch._dynamo", "transformers.models.bert.modeling_bert", "matplotlib.figure")
     with Nursery(*ours, *others) as made:
         yield made

@@ -27,7 +27,7 @@ LAYERS = [
     ["report"],
     ["sampling_tables", "training_runs"],
     ["training_experiments"],
-    ["training_results"],
+    ["training_results", "energy_results"],
     ["demo", "compare", "sweep", "reproduce"],
     ["cli"],
     ["__main__"],

@@ -5,19 +5,12 @@ from dataclasses import asdict
 
 import pytest
 
-from softbeam import energy_tables, reproduce, sampling_tables, training_tables
+from softbeam import energy_results, energy_tables, reproduce, sampling_tables, training_tables
 from softbeam.cells import key
 from softbeam.claims import judged, verdict_counts
 from softbeam.cli import main
-from softbeam.energy_tables import (
-    PRESETS,
-    checks_of,
-    claims_of,
-    figure_cells,
-    growth_claims,
-    row_name,
-    table_cells,
-)
+from softbeam.energy_results import checks_of, claims_of, growth_claims, row_name
+from softbeam.energy_tables import PRESETS, figure_cells, table_cells
 from softbeam.report import write_report
 
 
@@ -174,7 +167,7 @@ def test_the_command_line_knows_the_presets_and_targets():
     assert list(reproduce.PRESETS) == list(PRESETS)
     assert list(reproduce.PRESETS) == list(sampling_tables.PRESETS)
     for what in reproduce.ENERGY_BASED:
-        assert hasattr(energy_tables, what.replace("-", "_").replace(".", "_"))
+        assert hasattr(energy_results, what.replace("-", "_").replace(".", "_"))
     assert list(reproduce.SAMPLED) == list(sampling_tables.CELLS)
     assert list(reproduce.TRAINING) == list(training_tables.TABLES)
 

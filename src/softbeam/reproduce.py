@@ -105,7 +105,7 @@ def reproduce(
     check(what, preset, seeds, out, run)
     import torch
 
-    from softbeam import energy_tables, figures, sampling_tables, training_results
+    from softbeam import energy_results, figures, sampling_tables, training_results
     from softbeam.runs import environment
 
     torch.set_num_threads(1)
@@ -118,7 +118,7 @@ def reproduce(
         drawn = [figures.figure_3_1(out / f"{what}.{form}").name for form in ("png", "svg")]
         found = {"files": drawn, "claims": [], "text": f"{what}: {', '.join(drawn)}"}
     elif what in ENERGY_BASED:
-        found = energy_tables.make(
+        found = energy_results.make(
             what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
         )
     else:
