@@ -24,10 +24,10 @@ LAYERS = [
     ["trainings"],
     ["recipes", "bench", "figures", "analysis", "charts", "energy_tables", "beam_pictures"]
     + ["chain_pictures", "sampling_claims", "training_tables"],
-    ["report"],
+    ["report", "masked_models"],
     ["sampling_tables", "training_runs"],
     ["training_experiments"],
-    ["training_results", "energy_results"],
+    ["training_results", "energy_results", "sampling_results"],
     ["demo", "compare", "sweep", "reproduce"],
     ["cli"],
     ["__main__"],

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from softbeam.claims import judged
@@ -127,8 +128,7 @@ def test_a_table_from_beginning_to_end(out, capsys):
     record = json.loads((out / "table-5.3.json").read_text())
     assert record["seeds"] == [1, 2] and len(record["cells"]) == 2 * 2 * 6
     for claim in record["claims"]:
-        by_seed = "gains more" in claim["claim"]  # a difference of differences
-        assert claim["over"] == ("repetitions" if by_seed else "seeds and sentences")
+        assert claim["over"] == "seeds and sentences"
         low, high = claim["interval"]
         assert claim["repetitions"] == 2 and low <= high and 0 <= claim["p"] <= 1
     assert main(["report", "claims", "table-5.3", "--results", str(out), "--json"]) == 0
@@ -186,6 +186,33 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
     claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
     told = Judge(cells, "cpu", [1], tmp_path).verdict(claim, Table(title="t", rows=rows))
     assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
+
+
+def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
+    """One draw of sentences for all four: a gain that is the same on each of them is certain."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=40)
+    means = {"mt/ce": 0.0, "mt/local": 2.0, "mt/sn": 0.0, "mt/sn-local": 1.0}
+
+    def scores(cell, decode, folder):
+        shift = noise if cell.run in ("mt/local", "mt/sn-local") else 0.0 * noise
+        return Scored("bleu", list(means[cell.run] + 5 * shift))
+
+    monkeypatch.setattr("softbeam.training_results.sentence_scores", scores)
+    monkeypatch.setattr("softbeam.training_results.has_outputs", lambda *_: True)
+    rows = {run: {"x": decoded(run, "dev beam", "bleu")} for run in means}
+    cells = {
+        training("cpu", run, seed): {"decodes": {"dev beam": {"bleu": value}}}
+        for run, value in means.items()
+        for seed in (1, 2)
+    }
+    ce, local, sn, sn_local = (Place(run, "x") for run in means)
+    judge, table = Judge(cells, "cpu", [1, 2], tmp_path), Table(title="t", rows=rows)
+    gain = judge.verdict(Claim("gains", "here", local, ce), table)
+    more = judge.verdict(Claim("gains more", "here", local, ce, than=(sn_local, sn)), table)
+    assert gain["interval"][1] - gain["interval"][0] > 1, "sentences differ in what they gain"
+    assert more["interval"] == pytest.approx([1.0, 1.0]) and more["verdict"] == "reproduced"
+    assert more["over"] == "seeds and sentences"
 
 
 def test_without_outputs_the_seeds_decide(tmp_path):

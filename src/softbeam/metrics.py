@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
 Sequences = Sequence[Sequence[str]]
 OUTSIDE = "O"
 
@@ -154,21 +157,32 @@ def error_rates(predicted: Sequences, references: Sequence[Sequences]) -> dict[s
     `references` has a list per sentence; of equally near ones the longest counts. Insertions can
     take the token error rate beyond 100.
     """
+    counts = error_counts(predicted, references)
+    if not sum(length for _, length in counts):
+        raise ValueError("there is no token in references")
+    wrong = sum(distance > 0 for distance, _ in counts)
+    return {
+        "token_error_rate": token_errors_of(np.array(counts)),
+        "sequence_error_rate": 100 * wrong / len(counts),
+    }
+
+
+def error_counts(predicted: Sequences, references: Sequence[Sequences]) -> list[tuple[int, int]]:
+    """Edit distance to the nearest reference and that one's length, for each sentence."""
     from rapidfuzz.distance import Levenshtein
 
     _check_references(predicted, references)
-    distances, lengths = [], []
+    found = []
     for tokens, accepted in zip(predicted, references, strict=True):
-        found = [(Levenshtein.distance(tokens, r), -len(r)) for r in accepted]
-        distance, minus_length = min(found)
-        distances.append(distance)
-        lengths.append(-minus_length)
-    if not sum(lengths):
-        raise ValueError("there is no token in references")
-    return {
-        "token_error_rate": 100 * sum(distances) / sum(lengths),
-        "sequence_error_rate": 100 * sum(map(bool, distances)) / len(distances),
-    }
+        distance, length = min((Levenshtein.distance(tokens, r), -len(r)) for r in accepted)
+        found.append((distance, -length))
+    return found
+
+
+def token_errors_of(rows: Any) -> float:
+    """The token error rate of sentences given by `error_counts`."""
+    distance, length = rows.sum(0)
+    return float(100 * distance / length)
 
 
 def mean(scores: Any) -> float:
@@ -209,32 +223,53 @@ def crossed_bootstrap(
     runs, and a run all its sentences, so that neither counts as more than it is: three runs on the
     same thousand sentences are not three thousand sentences.
     """
-    import numpy
+    rng = np.random.default_rng(seed)
+    gaps = sentence_gaps(a, b, rng, samples=samples, statistic=statistic)
+    return {"difference": mean(gaps[:, 0]), **crossed_interval(gaps[:, 1:], rng)}
 
+
+def sentence_gaps(
+    a: Sequence[Sequence[Any]],
+    b: Sequence[Sequence[Any]],
+    rng: np.random.Generator,
+    *,
+    samples: int = 1000,
+    statistic: Callable[[Any], float] = mean,
+) -> Array:
+    """By how much run i of a is above run i of b: on all sentences, then on sentences drawn.
+
+    Returns an array of `runs` times `1 + samples`. The sentences of a draw are the same for all.
+    """
     _check_lengths(a=a, b=b)
     lists = {"a": a[0], "b": b[0]} if len(a) == 1 else numbered(a=a, b=b)
     _check_lengths(**lists)
     _check_samples(samples)
-    scores = numpy.asarray(a, dtype=float), numpy.asarray(b, dtype=float)
+    scores = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     for name, array in zip("ab", scores, strict=True):
-        if not numpy.isfinite(array).all():
+        if not np.isfinite(array).all():
             raise ValueError(f"{name} has scores that are not finite")
     runs, sentences = scores[0].shape[:2]
-    gaps = numpy.empty((runs, samples))
-    rng = numpy.random.default_rng(seed)
-    for sample in range(samples):
-        rows = rng.integers(sentences, size=sentences)
-        gaps[:, sample] = [
+    gaps = np.empty((runs, 1 + samples))
+    for place in range(1 + samples):
+        rows = rng.integers(sentences, size=sentences) if place else slice(None)
+        gaps[:, place] = [
             statistic(x[rows]) - statistic(y[rows]) for x, y in zip(*scores, strict=True)
         ]
+    return gaps
+
+
+def crossed_interval(gaps: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """95 % `interval` and two-sided `p_value` of the mean over runs, which are drawn as well.
+
+    `gaps[i, j]` is a figure of run i on the j-th draw of sentences: with a run drawn for each
+    place, every column is a draw of both.
+    """
+    runs, samples = gaps.shape
     drawn = rng.integers(runs, size=(runs, samples))
-    differences = numpy.take_along_axis(gaps, drawn, 0).mean(0)
+    differences = np.take_along_axis(gaps, drawn, 0).mean(0)
     tail = min((differences <= 0).sum(), (differences >= 0).sum())
-    low, high = numpy.percentile(differences, [2.5, 97.5])
+    low, high = np.percentile(differences, [2.5, 97.5])
     return {
-        "difference": mean(
-            numpy.array([statistic(x) - statistic(y) for x, y in zip(*scores, strict=True)])
-        ),
         "interval": (float(low), float(high)),
         "p_value": min(1.0, 2 * (int(tail) + 1) / (samples + 1)),
     }

@@ -82,8 +82,8 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
 
 
 def repetitions(what: str, seeds: int | None) -> int:
-    """Without `seeds`, trained models have three and datasets and chains five."""
-    return (3 if what in TRAINING else 5) if seeds is None else seeds
+    """Without `seeds`, trained models have three and datasets five."""
+    return (5 if what in ENERGY_BASED else 3) if seeds is None else seeds
 
 
 def reproduce(
@@ -105,7 +105,7 @@ def reproduce(
     check(what, preset, seeds, out, run)
     import torch
 
-    from softbeam import energy_results, figures, sampling_tables, training_results
+    from softbeam import energy_results, figures, sampling_results, training_results
     from softbeam.runs import environment
 
     torch.set_num_threads(1)
@@ -122,13 +122,13 @@ def reproduce(
             what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
         )
     else:
-        found = sampling_tables.make(
+        found = sampling_results.make(
             what,
             preset,
             out,
             run=run,
             start=start,
-            chains=len(numbers),
+            seeds=numbers,
             workers=workers,
             quiet=quiet,
         )

@@ -1,38 +1,102 @@
-"""What the thesis says of Tables 6.2 to 6.6 and Figures 6.2 to 6.4, judged chain by chain."""
+"""What the thesis says of Tables 6.2 to 6.6 and Figures 6.2 to 6.4, judged chain by chain.
+
+Every figure is an array of repetitions (models, or chains of one model) and of draws of sources, so
+that a statement is arithmetic whose interval is over both.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import mean
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from softbeam.cells import Result
 from softbeam.claims import Judged, judged
-from softbeam.sampling_experiments import Sampling
+from softbeam.data.tasks import Kind
+from softbeam.metrics import Array, crossed_interval
+from softbeam.sampling_experiments import Sampling, Sums, figures_of
 
 TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)  # thesis, Table 6.2
 NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)  # thesis, Table 6.3
 COOLING = (0.02, 0.04, 0.06)  # thesis, Table 6.5
 QUALITY = {"translation": "BLEU", "transcription": "token error rate"}
 
-Done = Mapping[Sampling, Result]
 BOTH: tuple[Literal["local"], Literal["raw"]] = ("local", "raw")
 HIGH = 0.8  # ours, for "high acceptance rates (0.9 and 0.91)"
 SEC_6_6, SEC_6_7, SEC_6_8 = "thesis, Sec. 6.6", "thesis, Sec. 6.7", "thesis, Sec. 6.8"
+DRAWS = 1000
 
 
-def sampled(result: Result, name: str) -> list[float]:
-    """A figure of each repetition, averaged over the sweeps after the burn-in."""
-    kept = [line[name] for line in result["sweeps"] if line.get("phase", "sample") == "sample"]
-    return [mean(values) for values in zip(*kept, strict=True)]
+class Chains(NamedTuple):
+    """The figures of one setting, by name.
+
+    The last two axes are repetitions and draws of sources; the first draw is all sources. `sweeps`
+    has a first axis of sweeps, of which `kept` are those after the burn-in.
+    """
+
+    sweeps: Mapping[str, Array]
+    kept: Sequence[bool]
+    start: Mapping[str, Array]
+    mode: Mapping[str, Array]
+
+    def mean(self, name: str) -> Array:
+        """Over the sweeps after the burn-in."""
+        found: Array = self.sweeps[name][list(self.kept)].mean(0)
+        return found
+
+    def best(self, name: str, sign: int) -> Array:
+        """Over all sweeps: the highest, or with sign -1 the lowest."""
+        found: Array = sign * (sign * self.sweeps[name]).max(0)
+        return found
 
 
-def best_of(result: Result, name: str, pick: Callable[..., float]) -> list[float]:
-    """The best over all sweeps of each repetition."""
-    lines = [line[name] for line in result["sweeps"]]
-    return [pick(values) for values in zip(*lines, strict=True)]
+Done = Mapping[Sampling, Chains]
 
 
-def the(done: Done, **knobs: Any) -> Result:
-    """The result of the one cell with these settings."""
+def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | None]) -> Chains:
+    """The chains of one setting from its cells, each with repetitions of its own.
+
+    Without the sums of all cells there is one draw, all sources.
+    """
+    kind, sources = results[0]["kind"], results[0]["sources"]
+    known = [each for each in sums if each is not None]
+    parts: dict[str, dict[str, Array]] = {}
+    for part in ("sweeps", "start", "mode"):
+        if part not in results[0]:
+            parts[part] = {}
+        elif len(known) < len(results):
+            parts[part] = joined([listed(result[part]) for result in results])
+        else:
+            drawn = draws(sources)
+            parts[part] = joined([figures_of(kind, each[part], drawn) for each in known])
+    kept = [line.get("phase", "sample") == "sample" for line in results[0]["sweeps"]]
+    return Chains(kept=kept, **parts)
+
+
+def joined(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The repetitions of several cells, one after the other."""
+    return {name: np.concatenate([cell[name] for cell in cells], -2) for name in cells[0]}
+
+
+def listed(lines: Any) -> dict[str, Array]:
+    """A line of a result, or a list of lines, as arrays with one draw."""
+    if isinstance(lines, list):
+        return {n: np.array([line[n] for line in lines])[..., None] for n in figures_in(lines[0])}
+    return {name: np.array(lines[name])[..., None] for name in figures_in(lines)}
+
+
+def figures_in(line: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in line.items() if isinstance(value, list)]
+
+
+def draws(sources: int) -> Array:
+    """How often each source counts: once in the first row, as drawn with replacement in others."""
+    rng = np.random.default_rng(sources)
+    drawn = rng.multinomial(sources, np.full(sources, 1 / sources), size=DRAWS)
+    return np.concatenate([np.ones((1, sources)), drawn])
+
+
+def the(done: Done, **knobs: Any) -> Chains:
+    """The chains with these settings."""
     return next(r for c, r in done.items() if all(getattr(c, k) == v for k, v in knobs.items()))
 
 
@@ -40,7 +104,7 @@ class Statements(NamedTuple):
     """Chains by their settings, compared chain by chain."""
 
     done: Done
-    kind: str
+    kind: Kind
     source: str
 
     @property
@@ -48,13 +112,16 @@ class Statements(NamedTuple):
         """What it is called, and the sign of a better one."""
         return QUALITY[self.kind], 1 if self.kind == "translation" else -1
 
-    def more(self, text: str, a: Sequence[float], b: Sequence[float], *, sign: int = 1) -> Judged:
+    def more(self, text: str, a: Array, b: Array | float, *, sign: int = 1) -> Judged:
         """a is above b, or below it with sign -1."""
-        gaps = [sign * (x - y) for x, y in zip(a, b, strict=True)]
-        return judged(text, gaps, source=self.source)
+        gaps = sign * (a - b)
+        tested = None
+        if gaps.shape[1] > 1:
+            tested = crossed_interval(gaps[:, 1:], np.random.default_rng(0))
+        return judged(text, gaps[:, 0].tolist(), source=self.source, tested=tested)
 
-    def mean(self, name: str, **knobs: Any) -> list[float]:
-        return sampled(the(self.done, **knobs), name)
+    def mean(self, name: str, **knobs: Any) -> Array:
+        return the(self.done, **knobs).mean(name)
 
     def good(self, text: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Judged]:
         """The chains with settings a have a lower energy and a better quality than those with b."""
@@ -69,13 +136,14 @@ class Statements(NamedTuple):
             )
         ]
 
-    def widths(self, name: str, knob: str, values: Sequence[float], method: str) -> list[float]:
+    def widths(self, name: str, knob: str, values: Sequence[float], method: str) -> Array:
         """How far a figure moves over the values of a knob, chain by chain."""
         each = [self.mean(name, method=method, **{knob: value}) for value in values]
-        return [max(by_value) - min(by_value) for by_value in zip(*each, strict=True)]
+        found: Array = np.ptp(each, axis=0)
+        return found
 
 
-def claims(what: str, done: Done, kind: str) -> list[Judged]:
+def claims(what: str, done: Done, kind: Kind) -> list[Judged]:
     """The statements of Sec. 6.6 to 6.8 that a table or figure can decide."""
     source, stated = STATED[what]
     return stated(Statements(done, kind, source))
@@ -143,8 +211,7 @@ def about_blocks(told: Statements) -> list[Judged]:
         found += told.good(f"{energy}: blocks have {{}} than single sites", blocks, single)
         rates = [told.mean("novel", **of) for of in (blocks, single)]
         found.append(told.more(f"{energy}: blocks move more", *rates))
-        doubled = [rates[0], [2 * rate for rate in rates[1]]]
-        found.append(told.more(f"{energy}: blocks move twice as much", *doubled))
+        found.append(told.more(f"{energy}: blocks move twice as much", rates[0], 2 * rates[1]))
         text = f"{energy}: blocks have {{}} than degenerate Gibbs with blocks"
         found += told.good(text, blocks, {"method": "Gibbs", "blocks": "shrinking"})
     return found
@@ -160,40 +227,37 @@ def about_sweeps(told: Statements) -> list[Judged]:
         found += told.good(f"MH, {energy}, has {{}} than degenerate Gibbs", mh, gibbs)
         rates = [told.mean("novel", **of) for of in (gibbs, mh)]
         found.append(told.more(f"MH, {energy}, moves less than degenerate Gibbs", *rates))
-        accepted = told.mean("accept", **mh)
         text = f"MH, {energy}, accepts over {HIGH:g} of the proposals"
-        found.append(told.more(text, accepted, [HIGH] * len(accepted)))
-    result = the(told.done, **gibbs)
+        found.append(told.more(text, told.mean("accept", **mh), HIGH))
+    wrong = the(told.done, **gibbs)
     text = "degenerate Gibbs is worse after the burn-in than at its start"
-    found.append(told.more(text, result["start"]["quality"], sampled(result, "quality"), sign=sign))
-    together = [sign * rho for rho in correlations(told.done)]
+    found.append(told.more(text, wrong.start["quality"], wrong.mean("quality"), sign=sign))
     text = "texts of lower energy have the better quality, by the sweep"
-    return [*found, told.more(text, [0.0] * len(together), together)]
+    return [*found, told.more(text, correlations(told.done), 0.0, sign=-sign)]
 
 
-def correlations(done: Done) -> list[float]:
+def correlations(done: Done) -> Array:
     """Spearman's, of energy and quality over the sweeps of all samplers, chain by chain."""
-    from scipy.stats import spearmanr
+    from scipy.stats import rankdata
 
-    lines = [line for result in done.values() for line in result["sweeps"]]
-    pairs = zip(
-        zip(*(line["energy"] for line in lines), strict=True),
-        zip(*(line["quality"] for line in lines), strict=True),
-        strict=True,
-    )
-    return [float(spearmanr(energy, quality).statistic) for energy, quality in pairs]
+    def ranks(name: str) -> Array:
+        every = np.concatenate([chains.sweeps[name] for chains in done.values()])
+        found: Array = rankdata(every, axis=0)
+        return found - found.mean(0)
+
+    energy, quality = ranks("energy"), ranks("quality")
+    size = np.sqrt((energy**2).sum(0) * (quality**2).sum(0))
+    found: Array = (energy * quality).sum(0) / size
+    return found
 
 
 def about_shrinking(told: Statements) -> list[Judged]:
     """Figure 6.3."""
     found = []
     for energy in BOTH:
-        lines = the(told.done, method="MH", energy=energy)["sweeps"]
-        few = min(3, len(lines) // 2)
-        first, last = (
-            [mean(chain) for chain in zip(*(line["accept"] for line in some), strict=True)]
-            for some in (lines[:few], lines[-few:])
-        )
+        rates = the(told.done, method="MH", energy=energy).sweeps["accept"]
+        few = min(3, len(rates) // 2)
+        first, last = rates[:few].mean(0), rates[-few:].mean(0)
         found.append(told.more(f"{energy}: the first proposals are accepted more", first, last))
     return found
 
@@ -201,13 +265,12 @@ def about_shrinking(told: Statements) -> list[Judged]:
 def about_cooling(told: Statements) -> list[Judged]:
     """Table 6.5."""
     quality, sign = told.quality
-    pick = max if sign > 0 else min
     found = []
     for energy in BOTH:
         slow, fast = (the(told.done, energy=energy, cooling=c) for c in (COOLING[0], COOLING[-1]))
-        best = [best_of(result, "quality", pick) for result in (slow, fast)]
-        low = [best_of(result, "energy", min) for result in (slow, fast)]
-        rates = [sampled(result, "accept") for result in (slow, fast)]
+        best = [chains.best("quality", sign) for chains in (slow, fast)]
+        low = [chains.best("energy", -1) for chains in (slow, fast)]
+        rates = [chains.mean("accept") for chains in (slow, fast)]
         found += [
             told.more(f"{energy}: the slowest annealing has the best {quality}", *best, sign=sign),
             told.more(f"{energy}: the fastest annealing has the lowest energy", *low),
@@ -223,12 +286,12 @@ def about_annealed_sweeps(told: Statements) -> list[Judged]:
     found = [
         told.more(
             f"{energy}: annealing lowers the energy",
-            result["sweeps"][0]["energy"],
-            result["sweeps"][-1]["energy"],
+            chains.sweeps["energy"][0],
+            chains.sweeps["energy"][-1],
         )
-        for energy, result in zip(BOTH, (local, raw), strict=True)
+        for energy, chains in zip(BOTH, (local, raw), strict=True)
     ]
-    rates, goods = ([sampled(r, name) for r in (raw, local)] for name in ("accept", "quality"))
+    rates, goods = ([c.mean(name) for c in (raw, local)] for name in ("accept", "quality"))
     return [
         *found,
         told.more("annealed, the raw energy accepts more than the local", *rates),
@@ -239,9 +302,9 @@ def about_annealed_sweeps(told: Statements) -> list[Judged]:
 def about_modes(told: Statements) -> list[Judged]:
     """Table 6.6: last texts of annealed chains, and the lowest in energy that they saw."""
     _, sign = told.quality
-    predicted = the(told.done, method="mask-predict")["sweeps"][-1]["quality"]
+    predicted = the(told.done, method="mask-predict").sweeps["quality"][-1]
     gibbs = the(told.done, method="Gibbs")
-    start, wrong = gibbs["start"]["quality"], gibbs["sweeps"][-1]["quality"]
+    start, wrong = gibbs.start["quality"], gibbs.sweeps["quality"][-1]
     found = [
         told.more("degenerate Gibbs beats the warm start", wrong, start, sign=sign),
         told.more("mask-predict beats the warm start", predicted, start, sign=sign),
@@ -249,10 +312,11 @@ def about_modes(told: Statements) -> list[Judged]:
     others = {"the warm start": start, "degenerate Gibbs": wrong, "mask-predict": predicted}
     for energy in BOTH:
         chains = the(told.done, method="MH", energy=energy)
-        for which, line in (("last", chains["sweeps"][-1]), ("lowest", chains["mode"])):
+        texts = {"last": chains.sweeps["quality"][-1], "lowest": chains.mode["quality"]}
+        for which, quality in texts.items():
             for name, other in others.items():
                 text = f"annealed MH, {energy}, {which} texts, beats {name}"
-                found.append(told.more(text, line["quality"], other, sign=sign))
+                found.append(told.more(text, quality, other, sign=sign))
     return found
 
 

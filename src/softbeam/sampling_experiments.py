@@ -1,7 +1,8 @@
 """Chains of translations: what Tables 6.2 to 6.6 are made of (thesis, Sec. 6.5 to 6.8).
 
 A cell holds all chains of one setting: a chain for each source, several times. Its result has, for
-each sweep and each of the repetitions, the energy per token, the rates and the quality.
+each sweep and each of the repetitions, the energy per token, the rates and the quality. What these
+are quotients of, source by source, stays in a file beside it, for tests that draw sources anew.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam import metrics
-from softbeam.cells import Result
+from softbeam.cells import Result, key
 from softbeam.chains import ConstantBlocks, LinearBlocks, Plan, Record, fill_randomly, run
 from softbeam.data.batches import collate
 from softbeam.data.readers import Example
@@ -36,7 +38,11 @@ from softbeam.types import Kernel, MaskedLM
 
 FLOOR = 0.05  # of the target's temperature, which would otherwise fall below 0
 
+RATES = ("accept", "repeated", "novel", "stuck")  # of the proposals
+
 Method = Literal["MH", "Gibbs", "mask-predict"]
+Array = metrics.Array
+Sums = dict[str, Array]  # by chain and source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,36 +105,53 @@ class Texts(NamedTuple):
     def kind(self) -> Kind:
         return self.run.config.data.kind
 
-    def by_chain(self, values: Shaped[Tensor, " rows"]) -> Shaped[Tensor, "chains sources"]:
-        return values.unflatten(0, (-1, len(self.references)))
-
-    def per_token(self, energy: Float[Tensor, " rows"]) -> list[float]:
-        """The energy of each repetition, all sources together, over their tokens."""
-        total, tokens = self.by_chain(energy).sum(-1), self.by_chain(self.real.sum(-1)).sum(-1)
-        found: list[float] = (total / tokens).tolist()
+    def by_chain(self, values: Tensor) -> Array:
+        """A number for each row, as an array of repetitions and sources."""
+        found: Array = values.unflatten(0, (-1, len(self.references))).double().numpy()
         return found
 
-    def quality(self, tokens: Int[Tensor, "rows time"]) -> list[float]:
-        """BLEU, or for transcriptions the token error rate, of each repetition."""
+    def sums(self, tokens: Int[Tensor, "rows time"], energy: Float[Tensor, " rows"]) -> Sums:
+        """What energy per token and quality of some texts are quotients of."""
         codec = self.run.codecs.target
-        texts = [
-            codec.decode(row[mask].tolist()) for row, mask in zip(tokens, self.real, strict=True)
-        ]
-        n = len(self.references)
-        parts = [texts[i : i + n] for i in range(0, len(texts), n)]
-        return [quality(self.kind, part, self.references) for part in parts]
+        rows = zip(tokens, self.real, strict=True)
+        words = [codec.decode(row[mask].tolist()) for row, mask in rows]
+        golds = [self.references[source] for source in self.owner.tolist()]
+        counts = torch.from_numpy(quality_counts(self.kind, words, golds))
+        lengths = self.real.sum(-1)
+        parts = {"energy": energy, "tokens": lengths, "quality": counts}
+        return {name: self.by_chain(part) for name, part in parts.items()}
 
 
-def quality(
+def quality_counts(
     kind: Kind,
     predicted: Sequence[Sequence[str]],
     references: Sequence[Sequence[Sequence[str]]],
-) -> float:
-    """One figure in percent: more is better for translations, less for transcriptions."""
+) -> Array:
+    """For each text a row: what BLEU adds up, or for transcriptions the token error rate."""
     if kind == "transcription":
-        return float(metrics.error_rates(predicted, references)["token_error_rate"])
+        return np.array(metrics.error_counts(predicted, references), dtype=float)
     golds = [[" ".join(tokens) for tokens in one] for one in references]
-    return float(metrics.bleu([" ".join(tokens) for tokens in predicted], golds)["score"])
+    texts = [" ".join(tokens) for tokens in predicted]
+    return np.array(metrics.bleu_counts(texts, golds), dtype=float)
+
+
+def figures_of(kind: Kind, sums: Sums, weights: Array) -> dict[str, Array]:
+    """Energy per token, rates and quality, all sources together.
+
+    Args:
+        kind: more quality is better for translations, less for transcriptions.
+        sums: by name, `... chains sources`, and the counts of the quality as a last axis.
+        weights: `draws sources`: how often each source counts.
+
+    Returns: by name, `... chains draws`.
+    """
+    quality = metrics.token_errors_of if kind == "transcription" else metrics.bleu_of
+    counts = np.einsum("...sk,ds->...dk", sums["quality"], weights)
+    other = {name: x for name, x in sums.items() if name != "quality"}
+    total = {name: np.einsum("...s,ds->...d", x, weights) for name, x in other.items()}
+    found = {"energy": total["energy"] / total["tokens"]}
+    found["quality"] = np.apply_along_axis(lambda row: quality(row[None]), -1, counts)
+    return found | {name: total[name] / total["proposals"] for name in RATES if name in sums}
 
 
 def weights_of(folder: Path) -> str:
@@ -168,38 +191,80 @@ def texts_of(cell: Sampling) -> Texts:
 
 
 def compute(cell: Sampling, folder: Path) -> Result:
-    """`sample` as the work of a grid, whose folder it does not need."""
-    return sample(cell)
+    """`sample` as the work of a grid, in whose folder the sums by source stay."""
+    result, sums = sample(cell)
+    path = sums_path(cell, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {f"{part} {name}": x for part, each in sums.items() for name, x in each.items()}
+    small: dict[str, Any] = {name: x.astype(np.float32) for name, x in arrays.items()}
+    np.savez_compressed(path, **small)
+    return result
+
+
+def sums_path(cell: Sampling, folder: Path) -> Path:
+    return folder / "chains" / f"{key(cell)}.npz"
+
+
+def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
+    """What a finished cell left by source: of its sweeps, its start, its mode. None if gone."""
+    path = sums_path(cell, folder)
+    if not path.is_file():
+        return None
+    found: dict[str, Sums] = {}
+    with np.load(path) as arrays:
+        for part, name in map(str.split, arrays):
+            found.setdefault(part, {})[name] = arrays[f"{part} {name}"].astype(np.float64)
+    return found
 
 
 @torch.no_grad()
-def sample(cell: Sampling) -> Result:
-    """The chains of a cell, sweep by sweep; of mask-predict one line."""
+def sample(cell: Sampling) -> tuple[Result, dict[str, Sums]]:
+    """The chains of a cell, sweep by sweep; of mask-predict one line.
+
+    Beside it the sums of `sweeps`, which have a first axis more, of the `start` and the `mode`.
+    """
     texts = texts_of(cell)
     local = LocalEnergy(texts.mlm, owner=texts.owner)
+    heads: list[dict[str, Any]] = [{}]
+    ends: dict[str, Sums] = {}
     if cell.method == "mask-predict":
         tokens, _ = mask_predict(texts.mlm, texts.real.sum(-1), texts.owner, iterations=10)
-        line = {"energy": texts.per_token(local(tokens)), "quality": texts.quality(tokens)}
-        return {"kind": texts.kind, "sources": len(texts.references), "sweeps": [line]}
+        moments = [texts.sums(tokens, local(tokens))]
+    else:
+        heads, moments, ends = watched(cell, texts, local)
+    lines = [head | shown(texts.kind, sums) for head, sums in zip(heads, moments, strict=True)]
+    result: Result = {"kind": texts.kind, "sources": len(texts.references), "sweeps": lines}
+    result |= {name: shown(texts.kind, sums) for name, sums in ends.items()}
+    sweeps = {name: np.stack([sums[name] for sums in moments]) for name in moments[0]}
+    return result, {"sweeps": sweeps} | ends
+
+
+def watched(
+    cell: Sampling, texts: Texts, local: LocalEnergy
+) -> tuple[list[dict[str, Any]], list[Sums], dict[str, Sums]]:
+    """What each sweep is, its sums, and those of the start and of the mode."""
     rng = torch.Generator().manual_seed(cell.seed)
     start = first_texts(cell, texts, rng)
-    lines, modes = [], Modes(start, torch.full(texts.owner.shape, float("inf")))
+    modes = Modes(start, torch.full(texts.owner.shape, float("inf")))
+    heads, moments = [], []
     for record in records(cell, texts, start, rng):
         tokens = record.state.tokens
         of_target = cell.method == "MH" and cell.energy == "local"
         energy = record.state.energy if of_target else local(tokens)
         modes = modes.seen(tokens, record.state.energy if cell.method == "MH" else energy)
-        lines.append(line_of(record, texts, energy))
-    return {
-        "kind": texts.kind,
-        "sources": len(texts.references),
-        "start": {"energy": texts.per_token(local(start)), "quality": texts.quality(start)},
-        "sweeps": lines,
-        "mode": {
-            "energy": texts.per_token(local(modes.tokens)),
-            "quality": texts.quality(modes.tokens),
-        },
-    }
+        names = ("proposals", "accept", "repeated", "novel", "stuck")
+        counts = dict(zip(names, map(texts.by_chain, record.counts), strict=True))
+        moments.append(texts.sums(tokens, energy) | counts)
+        head = {"sweep": record.sweep, "phase": record.phase, "temperature": record.temperature}
+        heads.append(head)
+    ends = {"start": start, "mode": modes.tokens}
+    return heads, moments, {name: texts.sums(each, local(each)) for name, each in ends.items()}
+
+
+def shown(kind: Kind, sums: Sums) -> dict[str, list[float]]:
+    """The figures of one moment, each for every repetition."""
+    every = np.ones((1, sums["energy"].shape[-1]))
+    return {name: x[..., 0].tolist() for name, x in figures_of(kind, sums, every).items()}
 
 
 class Modes(NamedTuple):
@@ -214,20 +279,6 @@ class Modes(NamedTuple):
             torch.where(better[:, None], tokens, self.tokens),
             torch.where(better, energy, self.energy),
         )
-
-
-def line_of(record: Record, texts: Texts, energy: Float[Tensor, " rows"]) -> dict[str, Any]:
-    """The figures of one sweep, each for every repetition."""
-    counts = [texts.by_chain(count).sum(-1) for count in record.counts]
-    proposals, accepted, repeated, novel, stuck = counts
-    rates = {"accept": accepted, "repeated": repeated, "novel": novel, "stuck": stuck}
-    return {
-        "sweep": record.sweep,
-        "phase": record.phase,
-        "temperature": record.temperature,
-        "energy": texts.per_token(energy),
-        "quality": texts.quality(record.state.tokens),
-    } | {name: (count / proposals).tolist() for name, count in rates.items()}
 
 
 def first_texts(cell: Sampling, texts: Texts, rng: Generator) -> Int[Tensor, "rows time"]:

@@ -1,37 +1,15 @@
-"""Tables 6.2 to 6.6 and Figures 6.2 to 6.4 of the thesis: which chains, and how they are shown.
+"""Which chains Tables 6.2 to 6.6 and Figures 6.2 to 6.4 consist of, and the figures in print.
 
-The thesis samples translations of WMT sentences from a published model; here the model is any run
-of a conditional masked language model. Energies are E_local per token, whatever was sampled from;
-published ones are sums over the dataset, in thousands.
+The thesis samples translations of WMT sentences from a published model; here models of letters to
+phonemes are trained, a seed each, or the chains are of any run of a conditional masked language
+model.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
 
-from softbeam.cells import records
-from softbeam.claims import claim_text
-from softbeam.config import Cmlm, RunConfig
-from softbeam.errors import UserError
-from softbeam.grid import Workers, run_grid
-from softbeam.recipes import masked_g2p
-from softbeam.sampling_claims import (
-    COOLING,
-    NUCLEI,
-    QUALITY,
-    TEMPERATURES,
-    Done,
-    best_of,
-    claims,
-    sampled,
-)
-from softbeam.sampling_experiments import Sampling, compute, weights_of
-from softbeam.tables import Published, columns_of, summary, table_text
-
-COLORS = {"local": "tab:blue", "raw": "tab:red", "Gibbs": "tab:gray"}
-
-Figures = dict[str, dict[str, list[float]]]  # row -> column -> a value for each repetition
+from softbeam.sampling_claims import COOLING, NUCLEI, TEMPERATURES
+from softbeam.sampling_experiments import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,27 +47,6 @@ PRESETS = {
         burn_in=1,
     ),
 }
-
-
-def default_run(preset: str, out: Path, *, quiet: bool) -> Path:
-    """A conditional masked language model of letters to phonemes, trained if it isn't there."""
-    from softbeam.train import train
-
-    folder = out / "masked-g2p"
-    train(small_run(preset), folder, quiet=quiet, resume=True)
-    return folder
-
-
-def small_run(preset: str) -> RunConfig:
-    recipe = masked_g2p()
-    if preset != "tiny":
-        return recipe
-    return replace(
-        recipe,
-        data=replace(recipe.data, limit=200),
-        pretrain=replace(recipe.pretrain, epochs=1),
-        model=Cmlm(width=16, layers=1, longest=48),
-    )
 
 
 # Which chains
@@ -147,65 +104,19 @@ def figure_6_4(base: Sampling) -> list[Sampling]:
     return [cell for cell in table_6_5(base) if cell.cooling == COOLING[0]]
 
 
-# What is shown of them
+CELLS = {
+    "table-6.2": table_6_2,
+    "table-6.3": table_6_3,
+    "table-6.4": table_6_4,
+    "table-6.5": table_6_5,
+    "table-6.6": table_6_6,
+    "figure-6.2": figure_6_2,
+    "figure-6.3": figure_6_3,
+    "figure-6.4": figure_6_4,
+}
 
 
-def label(cell: Sampling) -> str:
-    return cell.energy if cell.method == "MH" else cell.method
-
-
-def averages(done: Done, kind: str, name: Callable[[Sampling], str]) -> Figures:
-    """Tables 6.2 to 6.4: energy, rates and quality after the burn-in."""
-    columns = {"energy": "energy", "novel": "novel", "self": "repeated", "accept": "accept"}
-    columns |= {"stuck": "stuck", QUALITY[kind]: "quality"}
-    return {
-        f"{name(cell)}, {label(cell)}": {c: sampled(result, n) for c, n in columns.items()}
-        for cell, result in done.items()
-    }
-
-
-def annealing(done: Done, kind: str) -> Figures:
-    """Table 6.5: the best over the sweeps, as the thesis has it."""
-    quality, pick = QUALITY[kind], max if kind == "translation" else min
-    return {
-        f"{cell.cooling:g} a sweep, {label(cell)}": {
-            "energy, best": best_of(result, "energy", min),
-            "accept": sampled(result, "accept"),
-            f"{quality}, best": best_of(result, "quality", pick),
-            f"{quality}, end": result["sweeps"][-1]["quality"],
-        }
-        for cell, result in done.items()
-    }
-
-
-def around_modes(done: Done, kind: str) -> Figures:
-    """Table 6.6: quality of the last texts, and of those with the lowest energy on the way."""
-    quality = QUALITY[kind]
-    first = next(result for result in done.values() if "start" in result)
-
-    def row(last: Mapping[str, Any], mode: Mapping[str, Any]) -> dict[str, list[float]]:
-        return {
-            "energy": last["energy"],
-            quality: last["quality"],
-            "energy, lowest": mode.get("energy", []),
-            f"{quality}, lowest": mode.get("quality", []),
-        }
-
-    found = {"warm start": row(first["start"], {})}
-    for cell, result in done.items():
-        found[described(cell)] = row(result["sweeps"][-1], result.get("mode", {}))
-    return found
-
-
-def described(cell: Sampling) -> str:
-    if cell.method == "mask-predict":
-        return "mask-predict, one length, 10 iterations"
-    return "degenerate Gibbs, T=0.8" if cell.method == "Gibbs" else f"{cell.energy} energy"
-
-
-def digits(column: str) -> int:
-    return 3 if column.split(",")[0] in ("energy", "novel", "self", "accept", "stuck") else 2
-
+# What is printed
 
 Triple = tuple[float, float, float]  # energy, novel rate, BLEU
 
@@ -279,149 +190,3 @@ PRINTED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         "raw energy": {"BLEU": 30.12},
     },
 }
-
-
-def figures(what: str, done: Done, kind: str) -> Figures:
-    """The rows of a table, or of a figure's averages."""
-    if what == "table-6.5":
-        return annealing(done, kind)
-    if what == "table-6.6":
-        return around_modes(done, kind)
-    names: dict[str, Callable[[Sampling], str]] = {
-        "table-6.2": lambda cell: f"T={cell.temperature:g}",
-        "table-6.3": lambda cell: f"nucleus {cell.nucleus:g}",
-    }
-    return averages(done, kind, names.get(what, lambda cell: cell.blocks))
-
-
-def published(what: str, rows: Figures) -> Published:
-    """The printed figures of the same columns; BLEU is nowhere beside an error rate."""
-    printed, columns = PRINTED.get(what, {}), columns_of(rows)
-    return {name: [printed[name].get(c) for c in columns] for name in rows if name in printed}
-
-
-# Figures
-
-
-def draw(what: str, done: Done, kind: str, folder: Path) -> list[Path]:
-    """Lines by the sweep, a band of one standard deviation over the repetitions."""
-    from matplotlib.figure import Figure
-
-    panels = {
-        "figure-6.2": ("energy", "quality"),
-        "figure-6.3": ("accept", "energy"),
-        "figure-6.4": ("accept", "energy", "quality"),
-    }[what]
-    titles = {"energy": "E_local per token", "accept": "accepted", "quality": QUALITY[kind]}
-    chart = Figure(figsize=(4.0 * len(panels), 3.4), layout="constrained")
-    for place, name in enumerate(panels):
-        axes = chart.add_subplot(1, len(panels), place + 1)
-        burn_in = max(cell.burn_in for cell in done)
-        axes.axvspan(0.5, burn_in + 0.5, color="0.93", lw=0)
-        for cell, result in done.items():
-            rows = [summary(line[name]) for line in result["sweeps"]]
-            middle = [row["mean"] or 0.0 for row in rows]
-            spread = [row["spread"] or 0.0 for row in rows]
-            sweeps = list(range(1, len(rows) + 1))
-            color = COLORS[label(cell)]
-            axes.plot(sweeps, middle, color=color, lw=1.5, label=label(cell))
-            low, high = ([m + s * d for m, d in zip(middle, spread, strict=True)] for s in (-1, 1))
-            axes.fill_between(sweeps, low, high, color=color, alpha=0.2, lw=0)
-        axes.set_xlim(0.5, None)
-        axes.set_xlabel("sweep")
-        axes.set_title(titles[name], fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.legend(frameon=False, fontsize=8)
-            axes.text(
-                burn_in / 2 + 0.5,
-                0.98,
-                "burn-in",
-                transform=axes.get_xaxis_transform(),
-                ha="center",
-                va="top",
-                fontsize=7,
-                color="0.5",
-            )
-    files = [folder / f"{what}.{suffix}" for suffix in ("png", "svg")]
-    for file in files:
-        chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
-    return files
-
-
-# All of it
-
-
-CELLS = {
-    "table-6.2": table_6_2,
-    "table-6.3": table_6_3,
-    "table-6.4": table_6_4,
-    "table-6.5": table_6_5,
-    "table-6.6": table_6_6,
-    "figure-6.2": figure_6_2,
-    "figure-6.3": figure_6_3,
-    "figure-6.4": figure_6_4,
-}
-
-
-def make(
-    what: str,
-    preset: str,
-    folder: Path,
-    *,
-    run: Path | None,
-    start: Literal["greedy", "random"],
-    chains: int,
-    workers: Workers,
-    quiet: bool,
-) -> dict[str, Any]:
-    """A table or figure: its chains, its text, what the thesis claims, and the files drawn."""
-    size = PRESETS[preset]
-    run = default_run(preset, folder, quiet=quiet) if run is None else run
-    kind = kind_of(run)
-    base = Sampling(
-        folder=str(run),
-        weights=weights_of(run),
-        start=start,
-        sweeps=size.sweeps,
-        burn_in=size.burn_in,
-        chains=chains,
-        sources=(size.full if what == "table-6.6" else size.sources)[kind],
-        longest=10_000 if what == "table-6.6" else size.longest,
-    )
-    cells = list(dict.fromkeys(CELLS[what](base)))
-    results = run_grid(cells, compute, folder, workers=workers, title=what, quiet=quiet)
-    done = dict(zip(cells, results, strict=True))
-    files = draw(what, done, kind, folder) if what.startswith("figure") else []
-    head = (
-        f"{results[0]['sources']} sources of the test split, {chains} chains each, "
-        f"{size.sweeps} sweeps ({size.burn_in} burn-in), {start} start; model {run.name}"
-    )
-    found = record(what, done, kind, head)
-    return found | {"cells": records(done.items(), folder), "files": [file.name for file in files]}
-
-
-def record(what: str, done: Done, kind: str, title: str) -> dict[str, Any]:
-    """What finished chains show, and what they say of the claims."""
-    rows = figures(what, done, kind)
-    printed, found = published(what, rows), claims(what, done, kind)
-    shown = {column: digits(column) for column in columns_of(rows)}
-    text = [f"{what}: {title}", "", table_text(rows, printed, shown), "", *map(claim_text, found)]
-    return {
-        "title": title,
-        "repeated": "chains",
-        "rows": rows,
-        "published": printed,
-        "digits": shown,
-        "claims": found,
-        "text": "\n".join(text).rstrip(),
-    }
-
-
-def kind_of(run: Path) -> str:
-    from softbeam.runs import CONFIG, from_yaml
-
-    config = from_yaml(run / CONFIG)
-    if config.model.left_to_right:
-        raise UserError(f"{run} is no conditional masked language model: train masked-g2p")
-    return config.data.kind

@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from softbeam.cells import Result, records
 from softbeam.claims import Judged, claim_text, judged
 from softbeam.evaluate import Scored, problems, scored
 from softbeam.grid import Workers, run_grid
-from softbeam.metrics import crossed_bootstrap
+from softbeam.metrics import crossed_interval, sentence_gaps
 from softbeam.tables import table_text
 from softbeam.training_experiments import (
     Training,
@@ -95,7 +97,7 @@ class Judge:
         return [training(self.preset, run, seed) for seed in self.seeds]
 
     def verdict(self, claim: Claim, table: Table) -> Judged:
-        """By the seeds and, where two outputs of one metric are compared, also by the sentences."""
+        """By the seeds and, where figures are made of outputs, also by the sentences."""
         values = [table.value(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
         figures = zip(*(self.figures(value) for value in values), strict=True)
         signed = [[x or 0.0 for x in by_seed] for by_seed in figures]
@@ -103,25 +105,37 @@ class Judge:
             sum(sign * x for sign, x in zip((1, -1, -1, 1), by_seed, strict=False))
             for by_seed in signed
         ]
-        tested = self.tested(*values) if claim.than is None else None
-        return judged(claim.text, gaps, source=claim.source, tested=tested, within=claim.within)
+        return judged(
+            claim.text, gaps, source=claim.source, tested=self.tested(values), within=claim.within
+        )
 
-    def tested(self, a: Value, b: Value) -> dict[str, Any] | None:
-        """A paired bootstrap over seeds and sentences.
+    def tested(self, values: Sequence[Value]) -> dict[str, Any] | None:
+        """A paired bootstrap over seeds and sentences, of a difference or of two of them.
 
         None if sentences do not make up the figures, or if the outputs are no longer there: a
         folder may have lost its runs and kept their results.
         """
-        if not all(value.path[0] == "decodes" and len(value.path) == 3 for value in (a, b)):
+        sides = [self.by_sentence(value) for value in values]
+        gaps, rngs = [], []
+        for ours, theirs in zip(sides[::2], sides[1::2], strict=True):
+            if ours is None or theirs is None or ours[0].metric != theirs[0].metric:
+                return None
+            a, b = ([one.scores for one in side] for side in (ours, theirs))
+            rngs.append(np.random.default_rng(len(a[0])))  # a test set has its own draws
+            gaps.append(sentence_gaps(a, b, rngs[-1], statistic=ours[0].statistic))
+        difference = gaps[0] if len(gaps) == 1 else gaps[0] - gaps[1]
+        return crossed_interval(difference[:, 1:], rngs[0])
+
+    def by_sentence(self, value: Value) -> list[Scored] | None:
+        """What a figure of every seed is made of, if it is made of outputs that are there."""
+        if value.path[0] != "decodes" or len(value.path) != 3:
             return None
-        sides = [[(c, str(value.path[1])) for c in self.cells(value.run)] for value in (a, b)]
-        if not all(has_outputs(*one, self.folder) for side in sides for one in side):
+        decode, metric = map(str, value.path[1:])
+        cells = self.cells(value.run)
+        if not all(has_outputs(cell, decode, self.folder) for cell in cells):
             return None
-        ours, theirs = ([sentence_scores(*one, self.folder) for one in side] for side in sides)
-        if (ours[0].metric,) != a.path[2:] or a.path[2:] != b.path[2:]:
-            return None
-        scores = ([one.scores for one in side] for side in (ours, theirs))
-        return crossed_bootstrap(*scores, statistic=ours[0].statistic)
+        found = [sentence_scores(cell, decode, self.folder) for cell in cells]
+        return found if found[0].metric == metric else None
 
 
 @cache

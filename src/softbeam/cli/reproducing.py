@@ -99,7 +99,7 @@ def reproduce(words: list[str]) -> int:
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
     made.add_argument("--preset", type=str, default="cpu", help=sizes)
     made.add_argument("--out", type=str, default="runs/reproduce", help="folder, shared by targets")
-    seeds = "seeds, datasets or chains to average over; 3, 5 and 5 if not given"
+    seeds = "seeds to average over; 3 if not given, 5 for generated datasets"
     made.add_argument("--seeds", type=int | None, default=None, help=seeds)
     worker_arguments(made, jobs=None)
     made.add_argument("--distinct", action="store_true", help="each phoneme sequence once")
@@ -107,8 +107,8 @@ def reproduce(words: list[str]) -> int:
         "--run",
         type=str | None,
         default=None,
-        help="for tables 6.2 to 6.6 and their figures: a run of masked-translation or masked-g2p; "
-        "the latter is trained below --out if not given",
+        help="for tables 6.2 to 6.6 and their figures: a run of masked-translation or masked-g2p, "
+        "of which --seeds chains are sampled; if not given, as many of the latter are trained",
     )
     made.add_argument(
         "--start",
