@@ -14,6 +14,7 @@ from softbeam.chains import Plan, fill_randomly, run
 from softbeam.cli import main
 from softbeam.config import Lstm, Search, to_yaml
 from softbeam.energy import LocalEnergy
+from softbeam.errors import UserError
 from softbeam.grid import ALONE
 from softbeam.kernels import metropolis_hastings
 from softbeam.mask_predict import mask_predict
@@ -183,6 +184,9 @@ def test_chains_on_all_sources_are_the_result_and_sums_survive_the_file(out, tmp
     assert alone.sweeps["energy"].shape == (3, 4, 1), "sweeps, repetitions of both cells, one draw"
     assert found.sweeps["energy"].shape == (3, 4, 1001)
     assert list(found.kept) == [False, True, True]
+    sums_path(cells[1], tmp_path).write_bytes(sums_path(cells[0], tmp_path).read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"npz is not what a cell left .*; remove it"):
+        sums_of(cells[1], tmp_path)
     sums_path(cells[1], tmp_path).unlink()
     lost = chains_of(results, [sums_of(one, tmp_path) for one in cells])
     assert lost.sweeps["energy"].shape == (3, 4, 1), "without sums of all there is nothing to draw"

@@ -10,8 +10,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ from softbeam.energy import LocalEnergy, RawEnergy
 from softbeam.errors import UserError
 from softbeam.evaluate import Problems, encode, problems
 from softbeam.fast_sampling import SiteCache, fast_metropolis_hastings
+from softbeam.files import write_atomic
 from softbeam.kernels import degenerate_gibbs
 from softbeam.mask_predict import likeliest_lengths, mask_predict
 from softbeam.ops import length_mask
@@ -193,11 +196,11 @@ def texts_of(cell: Sampling) -> Texts:
 def compute(cell: Sampling, folder: Path) -> Result:
     """`sample` as the work of a grid, in whose folder the sums by source stay."""
     result, sums = sample(cell)
-    path = sums_path(cell, folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {f"{part} {name}": x for part, each in sums.items() for name, x in each.items()}
     small: dict[str, Any] = {name: x.astype(np.float32) for name, x in arrays.items()}
-    np.savez_compressed(path, **small)
+    file = BytesIO()
+    np.savez_compressed(file, **small)
+    write_atomic(sums_path(cell, folder), file.getvalue())
     return result
 
 
@@ -211,9 +214,12 @@ def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
     if not path.is_file():
         return None
     found: dict[str, Sums] = {}
-    with np.load(path) as arrays:
-        for part, name in map(str.split, arrays):
-            found.setdefault(part, {})[name] = arrays[f"{part} {name}"].astype(np.float64)
+    try:
+        with np.load(path) as arrays:
+            for part, name in map(str.split, arrays):
+                found.setdefault(part, {})[name] = arrays[f"{part} {name}"].astype(np.float64)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} is not what a cell left ({error}); remove it") from None
     return found
 
 
