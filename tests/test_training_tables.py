@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from softbeam.cells import read_result
 from softbeam.claims import judged
 from softbeam.cli import main
 from softbeam.config import Lstm
@@ -169,9 +170,7 @@ def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
     assert judge.verdict(claim._replace(than=(a, b)), table)["effect"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("metric", "over"), [("bleu", "seeds and sentences"), ("length_ratio", None)]
-)
+@pytest.mark.parametrize(("metric", "over"), [("bleu", "seeds and sentences"), ("chrf", None)])
 def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, monkeypatch):
     def scores(cell, decode, folder):
         return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5)
@@ -186,6 +185,26 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
     claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
     told = Judge(cells, "cpu", [1], tmp_path).verdict(claim, Table(title="t", rows=rows))
     assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
+
+
+@pytest.mark.slow
+def test_every_figure_of_translations_is_found_again_from_their_sentences(out):
+    """Precisions, length ratio and BLEU by source length, as `evaluate` had them of the corpus."""
+    made = {"seeds": [1], "workers": ALONE, "quiet": True}
+    for name in ("table-5.4", "table-5.5", "table-5.6"):
+        make(name, "tiny", out, **made)
+        values = {v for row in TABLES[name]().rows.values() for v in row.values()}
+        cells = {training("tiny", value.run, 1) for value in values}
+        judge = Judge({c: read_result(c, out) for c in cells}, "tiny", [1], out)
+        compared = 0
+        for value in values:
+            (figure,), parts = judge.figures(value), judge.by_sentence(value)
+            assert (parts is None) == (figure is None), value
+            if parts is not None:
+                rows = np.array(parts[0].scores, dtype=float)
+                assert parts[0].statistic(rows) == pytest.approx(figure, abs=1e-6), value
+                compared += 1
+        assert compared >= 6
 
 
 def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):

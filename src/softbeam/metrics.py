@@ -16,6 +16,7 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Sequences = Sequence[Sequence[str]]
 OUTSIDE = "O"
+EDGES = (10, 15, 20, 30)  # of source lengths
 
 
 def token_accuracy(predicted: Sequences, gold: Sequences) -> float:
@@ -123,7 +124,7 @@ def bleu_by_length(
     references: Sequences,
     source_lengths: Sequence[int],
     *,
-    edges: Sequence[int] = (10, 15, 20, 30),
+    edges: Sequence[int] = EDGES,
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> list[dict[str, Any]]:
@@ -137,7 +138,7 @@ def bleu_by_length(
         raise ValueError(f"edges={tuple(edges)} must be positive and increase")
     buckets = []
     for bucket, (above, at_most) in enumerate(pairwise([0, *edges, None])):
-        inside = [i for i, n in enumerate(source_lengths) if bisect_left(edges, n) == bucket]
+        inside = in_bucket(bucket, source_lengths, edges)
         found = {"score": None, "length_ratio": None}
         if inside:
             found = bleu(
@@ -149,6 +150,11 @@ def bleu_by_length(
         size = {"above": above, "at_most": at_most, "sentences": len(inside)}
         buckets.append(size | {name: found[name] for name in ("score", "length_ratio")})
     return buckets
+
+
+def in_bucket(bucket: int, lengths: Sequence[int], edges: Sequence[int] = EDGES) -> list[int]:
+    """The places of the lengths between two edges: above the first, at most the second."""
+    return [i for i, n in enumerate(lengths) if bisect_left(edges, n) == bucket]
 
 
 def error_rates(predicted: Sequences, references: Sequence[Sequences]) -> dict[str, float]:
@@ -347,6 +353,18 @@ def bleu_of(rows: Any) -> float:
         total[:4], total[4:8], sys_len=total[8], ref_len=total[9], smooth_method="exp"
     )
     return float(found.score)
+
+
+def precision_of(rows: Any, n: int) -> float:
+    """The precision of n-grams of sentences given by `bleu_counts`."""
+    right, every = rows[:, n - 1].sum(), rows[:, n + 3].sum()
+    return float(100 * right / max(every, 1))
+
+
+def length_ratio_of(rows: Any) -> float:
+    """System over reference length of sentences given by `bleu_counts`."""
+    ours, theirs = rows[:, 8:].sum(0)
+    return float(ours / theirs)
 
 
 def span_counts(predicted: Sequences, gold: Sequences) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,16 @@ import numpy as np
 
 from softbeam.cells import Result, records
 from softbeam.claims import Judged, claim_text, judged
-from softbeam.evaluate import Scored, problems, scored
+from softbeam.data.tasks import Task
+from softbeam.evaluate import Problems, Scored, problems, scored
 from softbeam.grid import Workers, run_grid
-from softbeam.metrics import crossed_interval, sentence_gaps
+from softbeam.metrics import (
+    crossed_interval,
+    in_bucket,
+    length_ratio_of,
+    precision_of,
+    sentence_gaps,
+)
 from softbeam.tables import table_text
 from softbeam.training_experiments import (
     Training,
@@ -128,23 +135,52 @@ class Judge:
 
     def by_sentence(self, value: Value) -> list[Scored] | None:
         """What a figure of every seed is made of, if it is made of outputs that are there."""
-        if value.path[0] != "decodes" or len(value.path) != 3:
-            return None
-        decode, metric = map(str, value.path[1:])
+        what, decode, *path = map(str, value.path)
         cells = self.cells(value.run)
-        if not all(has_outputs(cell, decode, self.folder) for cell in cells):
+        if what != "decodes" or not all(has_outputs(c, decode, self.folder) for c in cells):
             return None
-        found = [sentence_scores(cell, decode, self.folder) for cell in cells]
-        return found if found[0].metric == metric else None
+        found = [counted(path, cell, decode, self.folder) for cell in cells]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else None
+
+
+def counted(path: Sequence[str], cell: Training, decode: str, folder: Path) -> Scored | None:
+    """The figure at a path of what was decoded, from its sentences; None if it is not of those."""
+    whole = sentence_scores(cell, decode, folder)
+    match whole.metric, *path:
+        case metric, name if name == metric:
+            return whole
+        case "bleu", "length_ratio":
+            return Scored("length_ratio", whole.scores, length_ratio_of)
+        case "bleu", "precisions", place:
+            n = int(place) + 1
+            return Scored(f"{n}-grams", whole.scores, partial(precision_of, n=n))
+        case "bleu", "bleu_by_source_length", bucket, "score":
+            rows = [whole.scores[i] for i in in_bucket(int(bucket), source_lengths(cell, decode))]
+            return Scored("bleu", rows, whole.statistic) if rows else None
+    return None
+
+
+def source_lengths(cell: Training, decode: str) -> list[int]:
+    """Of the sentences that a run decoded."""
+    return [len(source) for source in decoded_problems(cell.preset, cell.run, decode).sources]
 
 
 @cache
 def sentence_scores(cell: Training, decode: str, folder: Path) -> Scored:
     """What a finished run decoded, sentence by sentence."""
-    data = runs(cell.preset)[cell.run].config.data
-    examples = decoded(cell.preset, data.load(), decode.split()[0])
-    references = problems(data.kind, examples).references
-    return scored(data.kind, references, outputs_of(cell, decode, folder))
+    references = decoded_problems(cell.preset, cell.run, decode).references
+    kind = runs(cell.preset)[cell.run].config.data.kind
+    return scored(kind, references, outputs_of(cell, decode, folder))
+
+
+def decoded_problems(preset: str, run: str, decode: str) -> Problems:
+    return read_once(preset, runs(preset)[run].config.data, decode.split()[0])
+
+
+@cache
+def read_once(preset: str, data: Task, split: str) -> Problems:
+    return problems(data.kind, decoded(preset, data.load(), split))
 
 
 def at(result: Any, path: Sequence[str | int]) -> float | None:
