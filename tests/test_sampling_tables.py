@@ -65,6 +65,19 @@ def test_the_rows_are_repetitions_of_the_same_sources(out):
     assert torch.equal(texts.real.sum(-1)[:3], likeliest)
 
 
+def test_sources_are_spread_over_the_split(out):
+    """Words are sorted: the first of them would all begin with an A."""
+    words = masked_g2p().data
+    split = replace(words, limit=200).load().split("test")
+    sources = list(dict.fromkeys(example.source for example in split))
+    short = [source for source in sources if len(source) <= 7]
+    accepted = {s: [e.target for e in split if e.source == s] for s in short}
+    few = texts_of(cell(out, sources=4, longest=7)).references
+    places = [0, len(short) // 4, len(short) // 2, 3 * len(short) // 4]
+    assert few == [accepted[short[place]] for place in places]
+    assert len(texts_of(cell(out, sources=10_000, longest=7)).references) == len(short)
+
+
 def test_a_cell_is_the_plain_sampler_step_by_step(out):
     """The figures of the last sweep, from the plain kernel with the same seed, by loops."""
     found = sample(cell(out))[0]["sweeps"][-1]

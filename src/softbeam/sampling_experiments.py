@@ -66,8 +66,8 @@ class Sampling:
         sweeps: how many, with the burn-in.
         burn_in: sweeps that no average counts.
         chains: repetitions.
-        sources: the first so many of the test split ...
-        longest: ... with at most so many words.
+        sources: so many of the test split, evenly spread (it may be sorted) ...
+        longest: ... over those with at most so many words.
         seed: of everything random.
     """
 
@@ -180,7 +180,8 @@ def texts_of(cell: Sampling) -> Texts:
     """
     loaded, (sources, references) = opened(cell.folder, cell.weights)
     short = [i for i, source in enumerate(sources) if len(source) <= cell.longest]
-    short = short[: cell.sources]
+    n = min(cell.sources, len(short))
+    short = [short[i * len(short) // n] for i in range(n)]
     examples = [Example(tuple(sources[i]), ()) for i in short]
     mlm = loaded.model(collate(encode(examples, loaded.codecs)).source)
     lengths = likeliest_lengths(mlm.length_scores, 1)[:, 0].repeat(cell.chains)

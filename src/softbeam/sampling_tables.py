@@ -33,8 +33,8 @@ class Preset:
 
 PRESETS = {
     "cpu": Preset(  # ours
-        sources={"translation": 16, "transcription": 30},
-        full={"translation": 40, "transcription": 100},
+        sources={"translation": 16, "transcription": 100},
+        full={"translation": 40, "transcription": 200},
     ),
     "paper": Preset(  # thesis, Sec. 6.5: "translating the validation and test sets"
         sources={"translation": 10_000, "transcription": 10_000},
