@@ -5,6 +5,7 @@ import math
 import os
 import random
 from collections import Counter
+from functools import partial
 
 import numpy
 import pytest
@@ -20,9 +21,12 @@ from softbeam.metrics import (
     crossed_bootstrap,
     error_rates,
     f1_of,
+    length_ratio_of,
     looks_like_iob,
     paired_bootstrap,
     paired_bootstrap_bleu,
+    precision_of,
+    sentence_gaps,
     sequence_accuracy,
     span_counts,
     span_f1,
@@ -387,6 +391,21 @@ def test_bootstrap_of_a_ratio_of_counts():
         right_and_all, worse, statistic=lambda rows: rows[:, 0].sum() / rows[:, 1].sum()
     )
     assert found["difference"] == pytest.approx(1.5 / 4)
+
+
+def test_sums_of_drawn_sentences_are_what_copies_of_them_give():
+    """Against a loop that writes drawn sentences down, with the same random numbers."""
+    rng = numpy.random.default_rng(1)
+    a, b = rng.integers(1, 9, size=(2, 3, 40, 10)).astype(float)  # runs, sentences, counts
+    for statistic in (bleu_of, partial(precision_of, n=2), length_ratio_of):
+        found = sentence_gaps(a, b, numpy.random.default_rng(7), samples=620, statistic=statistic)
+        again = numpy.random.default_rng(7)
+        for place in range(621):
+            rows = again.integers(40, size=40) if place else numpy.arange(40)
+            expected = [statistic(x[rows]) - statistic(y[rows]) for x, y in zip(a, b, strict=True)]
+            assert found[:, place] == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(ValueError, match="a statistic is of rows of numbers"):
+        paired_bootstrap([1.0], [2.0], statistic=bleu_of)
 
 
 def test_seeds_and_sentences_are_both_drawn():

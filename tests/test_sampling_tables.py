@@ -195,7 +195,7 @@ def test_chains_on_all_sources_are_the_result_and_sums_survive_the_file(out, tmp
         for name in ours:
             np.testing.assert_allclose(ours[name][..., :1], theirs[name], rtol=1e-5)
     assert alone.sweeps["energy"].shape == (3, 4, 1), "sweeps, repetitions of both cells, one draw"
-    assert found.sweeps["energy"].shape == (3, 4, 1001)
+    assert found.sweeps["energy"].shape == (3, 4, 4001)
     assert list(found.kept) == [False, True, True]
     sums_path(cells[1], tmp_path).write_bytes(sums_path(cells[0], tmp_path).read_bytes()[:-40])
     with pytest.raises(UserError, match=r"npz is not what a cell left .*; remove it"):
@@ -238,7 +238,7 @@ def test_drawn_sources_count_as_often_as_they_are_drawn(kind):
 
 def test_draws_are_of_as_many_sources_and_begin_with_all():
     drawn = draws(7)
-    assert drawn.shape == (1001, 7) and (drawn[0] == 1).all() and (drawn.sum(1) == 7).all()
+    assert drawn.shape == (4001, 7) and (drawn[0] == 1).all() and (drawn.sum(1) == 7).all()
     assert drawn[1:].mean(0) == pytest.approx(1.0, abs=0.15)
 
 

@@ -208,8 +208,8 @@ def paired_bootstrap(
 
     Draws sentences with replacement, the same for both, and returns `difference` (of a over b),
     its 95 % percentile `interval` and a two-sided `p_value`. Swapping a and b changes only signs.
-    A sentence's score is a number, or a row of numbers (right and all tokens, say) that
-    `statistic` turns into one figure: it is called with an array of resampled sentences.
+    A sentence's score is a number, or a row of numbers (right and all tokens, say) whose sums
+    `statistic` turns into one figure: it is called with an array of one row, the sums.
     """
     return crossed_bootstrap([a], [b], samples=samples, seed=seed, statistic=statistic)
 
@@ -244,24 +244,44 @@ def sentence_gaps(
 ) -> Array:
     """By how much run i of a is above run i of b: on all sentences, then on sentences drawn.
 
-    Returns an array of `runs` times `1 + samples`. The sentences of a draw are the same for all.
+    Returns an array of `runs` times `1 + samples`. The sentences of a draw are the same for all,
+    and count as often as they are drawn: figures are of sums, which need no copies of sentences.
     """
     _check_lengths(a=a, b=b)
     lists = {"a": a[0], "b": b[0]} if len(a) == 1 else numbered(a=a, b=b)
     _check_lengths(**lists)
     _check_samples(samples)
-    scores = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    scores = [np.asarray(a, dtype=float), np.asarray(b, dtype=float)]
     for name, array in zip("ab", scores, strict=True):
         if not np.isfinite(array).all():
             raise ValueError(f"{name} has scores that are not finite")
-    runs, sentences = scores[0].shape[:2]
+    if scores[0].ndim == 2:
+        if statistic is not mean:
+            raise ValueError("a statistic is of rows of numbers; single numbers have their mean")
+        scores, statistic = [np.stack([x, np.ones_like(x)], -1) for x in scores], _mean_of
+    runs, sentences, columns = scores[0].shape
+    table = np.concatenate([x.transpose(1, 0, 2) for x in scores], 1).reshape(sentences, -1)
     gaps = np.empty((runs, 1 + samples))
-    for place in range(1 + samples):
-        rows = rng.integers(sentences, size=sentences) if place else slice(None)
-        gaps[:, place] = [
-            statistic(x[rows]) - statistic(y[rows]) for x, y in zip(*scores, strict=True)
-        ]
+    for first in range(0, 1 + samples, 500):
+        few = range(first, min(first + 500, 1 + samples))
+        times = np.array([_drawn(sentences, rng) if i else np.ones(sentences) for i in few])
+        sums = (times @ table).reshape(len(few), 2, runs, 1, columns)
+        for place, (ours, theirs) in zip(few, sums, strict=True):
+            gaps[:, place] = [
+                statistic(x) - statistic(y) for x, y in zip(ours, theirs, strict=True)
+            ]
     return gaps
+
+
+def _drawn(sentences: int, rng: np.random.Generator) -> Array:
+    """How often each of them is drawn, of as many with replacement."""
+    rows = rng.integers(sentences, size=sentences)
+    return np.bincount(rows, minlength=sentences).astype(float)
+
+
+def _mean_of(rows: Any) -> float:
+    total, count = rows.sum(0)
+    return float(total / count)
 
 
 def crossed_interval(gaps: Any, rng: np.random.Generator) -> dict[str, Any]:

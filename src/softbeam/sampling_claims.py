@@ -23,7 +23,7 @@ QUALITY = {"translation": "BLEU", "transcription": "token error rate"}
 BOTH: tuple[Literal["local"], Literal["raw"]] = ("local", "raw")
 HIGH = 0.8  # ours, for "high acceptance rates (0.9 and 0.91)"
 SEC_6_6, SEC_6_7, SEC_6_8 = "thesis, Sec. 6.6", "thesis, Sec. 6.7", "thesis, Sec. 6.8"
-DRAWS = 1000
+DRAWS = 4000
 
 
 class Chains(NamedTuple):

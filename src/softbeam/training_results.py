@@ -34,6 +34,7 @@ from softbeam.training_runs import runs
 from softbeam.training_tables import TABLES, Claim, Table, Value
 
 Done = Mapping[Training, Result]
+DRAWS = 10_000  # ends of intervals are then known to a fortieth of their width
 
 
 def make(
@@ -129,15 +130,18 @@ class Judge:
                 return None
             a, b = ([one.scores for one in side] for side in (ours, theirs))
             rngs.append(np.random.default_rng(len(a[0])))  # a test set has its own draws
-            gaps.append(sentence_gaps(a, b, rngs[-1], statistic=ours[0].statistic))
+            statistic = ours[0].statistic
+            gaps.append(sentence_gaps(a, b, rngs[-1], samples=DRAWS, statistic=statistic))
         difference = gaps[0] if len(gaps) == 1 else gaps[0] - gaps[1]
         return crossed_interval(difference[:, 1:], rngs[0])
 
     def by_sentence(self, value: Value) -> list[Scored] | None:
         """What a figure of every seed is made of, if it is made of outputs that are there."""
-        what, decode, *path = map(str, value.path)
+        if value.path[0] != "decodes":
+            return None
+        decode, *path = map(str, value.path[1:])
         cells = self.cells(value.run)
-        if what != "decodes" or not all(has_outputs(c, decode, self.folder) for c in cells):
+        if not all(has_outputs(cell, decode, self.folder) for cell in cells):
             return None
         found = [counted(path, cell, decode, self.folder) for cell in cells]
         known = [one for one in found if one is not None]
