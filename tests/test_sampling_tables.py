@@ -198,7 +198,7 @@ def test_chains_on_all_sources_are_the_result_and_sums_survive_the_file(out, tmp
     assert found.sweeps["energy"].shape == (3, 4, 4001)
     assert list(found.kept) == [False, True, True]
     sums_path(cells[1], tmp_path).write_bytes(sums_path(cells[0], tmp_path).read_bytes()[:-40])
-    with pytest.raises(UserError, match=r"npz is not what a cell left .*; remove it"):
+    with pytest.raises(UserError, match=r"safetensors is not what a cell left .*; remove it"):
         sums_of(cells[1], tmp_path)
     sums_path(cells[1], tmp_path).unlink()
     lost = chains_of(results, [sums_of(one, tmp_path) for one in cells])
@@ -252,6 +252,12 @@ def test_correlations_are_spearmans():
         for j in range(3):
             pair = (np.tile(sweeps[name][:, i, j], 2) for name in ("energy", "quality"))
             assert found[i, j] == pytest.approx(spearmanr(*pair).statistic)
+
+
+def test_figures_that_never_change_have_no_correlation():
+    base = Sampling(folder="x", weights="y")
+    same = chains_of([result(energy=1.0, quality=2.0)], [None])
+    assert correlations({base: same}).tolist() == [[0.0], [0.0]]
 
 
 def result(start: float = 0.0, mode: float = 0.0, **figures: float) -> dict:

@@ -237,7 +237,10 @@ def about_sweeps(told: Statements) -> list[Judged]:
 
 
 def correlations(done: Done) -> Array:
-    """Spearman's, of energy and quality over the sweeps of all samplers, chain by chain."""
+    """Spearman's, of energy and quality over the sweeps of all samplers, chain by chain.
+
+    It is 0 where one of them never changes.
+    """
     from scipy.stats import rankdata
 
     def ranks(name: str) -> Array:
@@ -247,7 +250,7 @@ def correlations(done: Done) -> Array:
 
     energy, quality = ranks("energy"), ranks("quality")
     size = np.sqrt((energy**2).sum(0) * (quality**2).sum(0))
-    found: Array = (energy * quality).sum(0) / size
+    found: Array = (energy * quality).sum(0) / np.where(size > 0, size, 1.0)
     return found
 
 

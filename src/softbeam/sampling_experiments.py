@@ -10,14 +10,14 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 from torch import Generator, Tensor
 
 from softbeam import metrics
@@ -198,15 +198,13 @@ def compute(cell: Sampling, folder: Path) -> Result:
     """`sample` as the work of a grid, in whose folder the sums by source stay."""
     result, sums = sample(cell)
     arrays = {f"{part} {name}": x for part, each in sums.items() for name, x in each.items()}
-    small: dict[str, Any] = {name: x.astype(np.float32) for name, x in arrays.items()}
-    file = BytesIO()
-    np.savez_compressed(file, **small)
-    write_atomic(sums_path(cell, folder), file.getvalue())
+    small = {name: np.ascontiguousarray(x, dtype=np.float32) for name, x in arrays.items()}
+    write_atomic(sums_path(cell, folder), save(small))
     return result
 
 
 def sums_path(cell: Sampling, folder: Path) -> Path:
-    return folder / "chains" / f"{key(cell)}.npz"
+    return folder / "chains" / f"{key(cell)}.safetensors"
 
 
 def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
@@ -216,11 +214,12 @@ def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
         return None
     found: dict[str, Sums] = {}
     try:
-        with np.load(path) as arrays:
-            for part, name in map(str.split, arrays):
-                found.setdefault(part, {})[name] = arrays[f"{part} {name}"].astype(np.float64)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        arrays = load(path.read_bytes())
+    except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is not what a cell left ({error}); remove it") from None
+    for full, x in arrays.items():
+        part, name = full.split()
+        found.setdefault(part, {})[name] = x.astype(np.float64)
     return found
 
 
