@@ -57,7 +57,7 @@ def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | Non
 
     Without the sums of all cells there is one draw, all sources.
     """
-    kind, sources = results[0]["kind"], results[0]["sources"]
+    kind, drawn = results[0]["kind"], draws(results[0]["sources"])
     known = [each for each in sums if each is not None]
     parts: dict[str, dict[str, Array]] = {}
     for part in ("sweeps", "start", "mode"):
@@ -66,7 +66,6 @@ def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | Non
         elif len(known) < len(results):
             parts[part] = joined([listed(result[part]) for result in results])
         else:
-            drawn = draws(sources)
             parts[part] = joined([figures_of(kind, each[part], drawn) for each in known])
     kept = [line.get("phase", "sample") == "sample" for line in results[0]["sweeps"]]
     return Chains(kept=kept, **parts)

@@ -34,7 +34,7 @@ from softbeam.training_runs import runs
 from softbeam.training_tables import TABLES, Claim, Table, Value
 
 Done = Mapping[Training, Result]
-DRAWS = 10_000  # ends of intervals are then known to a fortieth of their width
+DRAWS = 10_000  # ends of intervals are then known to about a hundredth of their width
 
 
 def make(
