@@ -114,8 +114,8 @@ def test_short_forms_reach_the_second_stage(capsys):
     with pytest.raises(SystemExit):
         main([*words, "--finetune.objective.cost", "DoubledO", "--print_config"])
     printed = capsys.readouterr().out
-    assert "softbeam.objectives.DirectLoss" in printed and "k: 5" in printed
-    assert "softbeam.costs.DoubledO" in printed
+    assert "class_path: DirectLoss" in printed and "k: 5" in printed
+    assert "class_path: DoubledO" in printed
 
 
 BAD = {

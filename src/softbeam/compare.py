@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from softbeam import charts
-from softbeam.config import RunConfig, Stage, to_yaml
+from softbeam.config import RunConfig, Stage, to_json
 from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.evaluate import LOWER_IS_BETTER, evaluate_outputs, main_metric, problems
 from softbeam.evaluate import compare as paired
@@ -90,7 +90,7 @@ def first_stage(config: RunConfig) -> str | None:
     """What decides the weights that a second stage starts from; None if it has no first."""
     if config.warm_start is not None or len(config.stages) < 2:
         return None
-    return to_yaml(start_of(config))
+    return to_json(start_of(config))
 
 
 def start_of(config: RunConfig) -> RunConfig:

@@ -4,15 +4,22 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 """
 
 import inspect
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import yaml
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import (
+    ArgumentParser,
+    get_loader,
+    set_dumper,
+    set_loader,
+    set_parsing_settings,
+)
 
 import softbeam.baselines  # noqa: F401  (its objectives can be named)
 import softbeam.masked_objectives  # noqa: F401  (likewise)
@@ -306,10 +313,36 @@ class RunConfig:
         return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
 
 
+CHOSEN = (Task, Model, Objective, Schedule, Cost)  # a file names the class of such a field
+OUR_PATH = re.compile(r"""(class_path["']?:\s*["']?)softbeam\.(?:\w+\.)*(\w+)""")
+FORMAT = "run"  # what jsonargparse calls the format of configurations
+
+
+def without_modules(text: str) -> str:
+    """Strip the modules from the class paths of softbeam's own classes.
+
+    Files name classes alone, so that they do not depend on where a class is defined. Files written
+    before this rule have module paths; they are read in the same way.
+    """
+    return OUR_PATH.sub(r"\1\2", text)
+
+
+def load_settings(text: str) -> Any:
+    return get_loader("yaml")(without_modules(text))
+
+
+def dump_settings(data: Any) -> str:
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return without_modules(text)
+
+
 def run_parser(default: RunConfig, parser: P) -> P:
     """The parser with a flag for every field of a run, whose defaults are a recipe's."""
+    set_loader(FORMAT, load_settings, exceptions=(yaml.YAMLError,))
+    set_dumper(FORMAT, dump_settings)
+    parser.parser_mode = FORMAT
     set_parsing_settings(
-        subclasses_enabled=[Task, Model, Objective, Schedule, Cost],
+        subclasses_enabled=list(CHOSEN),
         import_path_denylist=[],  # none but its own, which it enforces then: os, pickle, ...
     )
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
@@ -369,12 +402,36 @@ def check_stage(name: str, stage: Stage, model: Model) -> None:
         raise UserError(f"--{name}.objective: {kinds}")
 
 
+def settings_of(value: Any) -> Any:
+    """Convert a configuration to JSON's types, with the names of classes that were chosen.
+
+    `from_text` reads the result back to an equal value. A class outside of softbeam is named with
+    its module.
+    """
+    if is_dataclass(value):
+        own = {f.name: settings_of(getattr(value, f.name)) for f in fields(value)}
+        chosen = isinstance(value, CHOSEN)
+        return {"class_path": path_of(type(value)), "init_args": own} if chosen else own
+    if isinstance(value, tuple | list):
+        return [settings_of(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+
+
+def path_of(kind: type) -> str:
+    ours = kind.__module__.split(".")[0] == "softbeam"
+    return kind.__name__ if ours else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def to_json(config: RunConfig) -> str:
+    """Print a run as one line of JSON: equal runs give equal texts."""
+    return json.dumps(settings_of(config), ensure_ascii=False)
+
+
 def to_yaml(config: RunConfig) -> str:
-    """The whole resolved run; `from_yaml` gives an equal value back."""
-    parser = run_parser(config, ArgumentParser())
-    parsed = parser.get_defaults()
-    del parsed["config"]
-    return str(parser.dump(parsed, skip_validation=True, skip_unset=False))
+    """Print the whole resolved run; `from_yaml` gives an equal value back."""
+    return dump_settings(settings_of(config))
 
 
 def from_yaml(path: Path) -> RunConfig:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from softbeam.cells import Result
-from softbeam.config import Cmlm, RunConfig, to_yaml
+from softbeam.config import Cmlm, RunConfig, to_json
 from softbeam.grid import Workers, run_grid
 from softbeam.recipes import masked_g2p
 from softbeam.train import train
@@ -39,7 +39,7 @@ class Masked:
 
 def masked(preset: str, seed: int) -> Masked:
     """The cell of a model."""
-    settings = hashlib.sha256(to_yaml(recipe(preset)).encode()).hexdigest()[:12]
+    settings = hashlib.sha256(to_json(recipe(preset)).encode()).hexdigest()[:12]
     return Masked(preset=preset, seed=seed, settings=settings)
 
 

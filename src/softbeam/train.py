@@ -150,7 +150,7 @@ def same_run(config: RunConfig, out: Path) -> None:
     How many updates may be skipped can change: it has not yet made a difference.
     """
     before = from_yaml(out / CONFIG)
-    if to_yaml(replace(before, skip_nonfinite=config.skip_nonfinite)) != to_yaml(config):
+    if replace(before, skip_nonfinite=config.skip_nonfinite) != config:
         raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
     if not ranks.first():
         return

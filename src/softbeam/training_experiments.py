@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.cells import Result
-from softbeam.config import RunConfig, Search, to_yaml
+from softbeam.config import RunConfig, Search, to_json
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus, Kind
 from softbeam.evaluate import encode, evaluate_outputs, log_z
@@ -63,7 +63,7 @@ def training(preset: str, run: str, seed: int) -> Training:
 def settings_of(preset: str, run: str) -> str:
     plan = runs(preset)[run]
     before = "" if plan.start is None else settings_of(preset, plan.start)
-    return hashlib.sha256((before + to_yaml(plan.config)).encode()).hexdigest()[:12]
+    return hashlib.sha256((before + to_json(plan.config)).encode()).hexdigest()[:12]
 
 
 def with_starts(cells: Iterable[Training]) -> list[list[Training]]:

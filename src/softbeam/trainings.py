@@ -11,7 +11,7 @@ from typing import Any
 
 from softbeam import ranks
 from softbeam.cells import Result, result_path
-from softbeam.config import RunConfig, from_text, to_yaml
+from softbeam.config import RunConfig, from_text, to_json
 from softbeam.files import write_atomic
 from softbeam.grid import ALONE, Workers, run_grid
 from softbeam.runs import CONFIG, SUMMARY
@@ -25,7 +25,7 @@ class Planned:
 
     Args:
         name: of its folder, below the grid's.
-        config: its settings, in YAML.
+        config: its settings, in JSON.
     """
 
     name: str
@@ -72,7 +72,7 @@ def train_all(
 
 
 def planned(configs: Mapping[str, RunConfig]) -> list[Planned]:
-    return [Planned(name=name, config=to_yaml(config)) for name, config in configs.items()]
+    return [Planned(name=name, config=to_json(config)) for name, config in configs.items()]
 
 
 def train(
