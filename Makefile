@@ -39,7 +39,7 @@ check: install
 	$(BIN)/ruff format --check src tests examples docs
 	$(BIN)/ruff check src tests examples docs
 	$(BIN)/mypy
-	$(BIN)/pytest tests/test_layers.py
+	$(BIN)/pytest tests/test_packages.py
 
 format: install
 	$(BIN)/ruff format src tests examples docs

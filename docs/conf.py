@@ -16,7 +16,7 @@ import command_help  # noqa: E402
 import reproduced_tables  # noqa: E402
 
 from softbeam import __version__ as release  # noqa: E402
-from softbeam.report import write_report  # noqa: E402
+from softbeam.reports.page import write_report  # noqa: E402
 
 project = "softbeam"
 author = "the softbeam contributors"

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from softbeam.claims import figures, place
-from softbeam.reproduce import TARGETS
-from softbeam.tables import columns_of, pairs
+from softbeam.experiments.reproduce import TARGETS
+from softbeam.reports.tables import columns_of, pairs
+from softbeam.reports.verdicts import figures, place
 
 Record = Mapping[str, Any]
 

@@ -31,12 +31,12 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from softbeam.costs import Windowed
 from softbeam.data.tasks import Translation
-from softbeam.hf import SearchAwareTrainer
-from softbeam.metrics import bleu
-from softbeam.objectives import CrossEntropy, DirectLoss, Objective
+from softbeam.objectives.costs import Windowed
+from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, Objective
 from softbeam.schedules import Constant
+from softbeam.training.huggingface import SearchAwareTrainer
+from softbeam.training.metrics import bleu
 
 START = CrossEntropy(smoothing=0.1)
 LOCAL = DirectLoss(  # the direct loss has the noisier gradient: much cross-entropy beside it
@@ -139,7 +139,7 @@ def train(
     *,
     lr: float,
 ) -> None:
-    """One stage, with `softbeam.hf.SearchAwareTrainer`."""
+    """One stage, with `softbeam.training.huggingface.SearchAwareTrainer`."""
     sources, targets = zip(*pairs, strict=True)
     rows = tokenizer(list(sources))
     labels = tokenizer(list(targets))["input_ids"]

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 
 from letters import write_letter_mlm
 from softbeam.cli import main
-from softbeam.svg import lines_svg
+from softbeam.reports.charts import lines_svg
 from test_cli import write_conll
 from test_published_cmlm import files as fairseq_files
 from test_report_browser import record
@@ -54,7 +54,7 @@ def make_good(folder: Path) -> Path:
         fairseq_files(Path("fairseq"))
         for side in ("de", "en"):
             Path(f"fairseq/dict.{side}.txt").rename(f"fairseq/{side}.txt")
-        for place in ("softbeam.train.finish", "softbeam.sample_report.finish"):
+        for place in ("softbeam.training.loop.finish", "softbeam.sampling.texts.summary.finish"):
             patch.setattr(place, interrupt)
         assert main([*TAGS, *SHORT, "--out", "stopped"]) == 130
         assert main([*SAMPLE, "--checkpoint-every", "0", "--out", "stopped.jsonl"]) == 130

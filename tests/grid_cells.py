@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softbeam.signals import stopping
+from softbeam.runtime.signals import stopping
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from softbeam.decoders import LocallyNormalized
-from softbeam.search import beam_search, greedy, live_beam_search
+from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.hard import beam_search, greedy, live_beam_search
 from softbeam.types import Hypotheses
 
 VOCAB = 12

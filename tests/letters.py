@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from softbeam.models.hf_mlm import HfMaskedLM
+from softbeam.models.huggingface.masked import HfMaskedLM
 from test_hf_mlm import letter_tokenizer, small
 
 

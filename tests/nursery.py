@@ -155,17 +155,17 @@ def random_aim(phases: Phases, hits: Counter[str], rng: random.Random) -> Aim:
 # Inside the process
 
 MARKS = (  # what is called when a phase is entered; phases may lie within one another
-    ("softbeam.train", "make_codecs", "loading"),
-    ("softbeam.train", "Trainer.update", "update"),
-    ("softbeam.train", "save_checkpoint", "checkpoint"),
-    ("softbeam.train", "Trainer.end_of_epoch", "epoch end"),
-    ("softbeam.train", "load_weights", "between stages"),
-    ("softbeam.sample_files", "write_samples", "sampling"),
-    ("softbeam.sample_files", "Writer.write", "lines"),
-    ("softbeam.sample_files", "save_checkpoint", "checkpoint"),
-    ("softbeam.sample_report", "finish", "summary"),
-    ("softbeam.grid", "compute", "cell"),
-    ("softbeam.cells", "write_text", "result"),
+    ("softbeam.training.loop", "make_codecs", "loading"),
+    ("softbeam.training.loop", "Trainer.update", "update"),
+    ("softbeam.training.loop", "save_checkpoint", "checkpoint"),
+    ("softbeam.training.loop", "Trainer.end_of_epoch", "epoch end"),
+    ("softbeam.training.loop", "load_weights", "between stages"),
+    ("softbeam.sampling.texts.files", "write_samples", "sampling"),
+    ("softbeam.sampling.texts.files", "Writer.write", "lines"),
+    ("softbeam.sampling.texts.files", "save_checkpoint", "checkpoint"),
+    ("softbeam.sampling.texts.summary", "finish", "summary"),
+    ("softbeam.runtime.grid", "compute", "cell"),
+    ("softbeam.runtime.cells", "write_text", "result"),
 )
 
 

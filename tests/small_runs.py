@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from softbeam.runs import read_metrics
+from softbeam.training.runs import read_metrics
 
 
 def write_data(folder: Path) -> Path:

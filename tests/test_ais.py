@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from softbeam import ais, exact
-from softbeam.ais import MarkovChain
+from softbeam import exact
 from softbeam.exact import Space
+from softbeam.sampling import importance
+from softbeam.sampling.importance import MarkovChain
 
 
 def table_score(vocab: int, time: int, *, scale: float, seed: int = 0):
@@ -43,7 +44,7 @@ def test_within_three_standard_errors_in_19_of_20_runs(score, vocab, time):
     truth = exact.log_partition(score, Space(vocab=vocab, time=time)).item()
     start = everything(vocab, time)
     found = [
-        ais.log_partition(score, start, particles=300, steps=200, rng=generator(seed))
+        importance.log_partition(score, start, particles=300, steps=200, rng=generator(seed))
         for seed in range(20)
     ]
     assert sum(abs(f.log_z - truth) <= 3 * f.error for f in found) >= 19
@@ -53,7 +54,7 @@ def test_within_three_standard_errors_in_19_of_20_runs(score, vocab, time):
 def test_the_error_is_the_spread_of_independent_runs():
     score, start = pair_score(4, 4, scale=1.5), everything(4, 4)
     found = [
-        ais.log_partition(score, start, particles=200, steps=60, rng=generator(seed))
+        importance.log_partition(score, start, particles=200, steps=60, rng=generator(seed))
         for seed in range(60)
     ]
     spread = torch.tensor([f.log_z for f in found]).std().item()
@@ -68,7 +69,7 @@ def test_the_mean_weight_is_unbiased_with_few_particles_and_steps():
     rng = generator(0)
     z = torch.tensor(
         [
-            math.exp(ais.log_partition(score, start, particles=2, steps=3, rng=rng).log_z)
+            math.exp(importance.log_partition(score, start, particles=2, steps=3, rng=rng).log_z)
             for _ in range(1000)
         ]
     )
@@ -109,7 +110,7 @@ def test_a_token_is_redrawn_from_the_chain_given_the_others(t):
 
 
 def test_a_constant_score_is_exact():
-    found = ais.log_partition(
+    found = importance.log_partition(
         lambda tokens: torch.full((len(tokens),), 1.7),
         everything(7, 3),
         particles=5,
@@ -122,7 +123,7 @@ def test_a_constant_score_is_exact():
 
 def test_a_start_equal_to_the_target_is_exact():
     start = random_chain(6, 4)
-    found = ais.log_partition(
+    found = importance.log_partition(
         lambda tokens: 2.0 + start.log_prob(tokens), start, particles=8, steps=5, rng=generator(0)
     )
     assert found.log_z == pytest.approx(2.0) and found.accepted == pytest.approx(1.0)
@@ -140,7 +141,7 @@ def test_a_start_fitted_to_samples_lowers_the_error_and_not_the_value():
         torch.testing.assert_close(table.logsumexp(-1), torch.zeros(table.shape[:-1]).double())
         assert table.isfinite().all()
     plain, better = (
-        ais.log_partition(score, start, particles=500, steps=100, rng=generator(1))
+        importance.log_partition(score, start, particles=500, steps=100, rng=generator(1))
         for start in (flat, near)
     )
     assert better.error < plain.error / 2 and better.effective > plain.effective
@@ -177,21 +178,24 @@ def test_tokens_that_the_start_leaves_out_do_not_count():
     score = table_score(4, 3, scale=1.0)
     start = everything(4, 3, forbidden=(0, 2))
     truth = exact.log_partition(score, Space(vocab=4, time=3, forbidden=(0, 2))).item()
-    found = ais.log_partition(score, start, particles=1000, steps=100, rng=generator(0))
+    found = importance.log_partition(score, start, particles=1000, steps=100, rng=generator(0))
     assert abs(found.log_z - truth) < 3 * found.error
 
 
 def test_one_position_is_a_space_too():
     score = table_score(5, 1, scale=1.0)
     truth = exact.log_partition(score, Space(vocab=5, time=1)).item()
-    found = ais.log_partition(score, everything(5, 1), particles=500, steps=20, rng=generator(0))
+    found = importance.log_partition(
+        score, everything(5, 1), particles=500, steps=20, rng=generator(0)
+    )
     assert abs(found.log_z - truth) < 3 * found.error
 
 
 def test_the_same_seed_gives_the_same_estimate():
     score, start = pair_score(4, 3, scale=1.0), everything(4, 3)
     a, b, c = (
-        ais.log_partition(score, start, particles=10, steps=10, rng=generator(s)) for s in (1, 1, 2)
+        importance.log_partition(score, start, particles=10, steps=10, rng=generator(s))
+        for s in (1, 1, 2)
     )
     assert a == b and a != c
 
@@ -199,7 +203,9 @@ def test_the_same_seed_gives_the_same_estimate():
 def test_errors_name_the_limits():
     start = everything(3, 2)
     with pytest.raises(ValueError, match="particles=1 must be at least 2"):
-        ais.log_partition(table_score(3, 2, scale=1), start, particles=1, steps=1, rng=generator(0))
+        importance.log_partition(
+            table_score(3, 2, scale=1), start, particles=1, steps=1, rng=generator(0)
+        )
     with pytest.raises(ValueError, match="share=0"):
         start.fitted(torch.zeros(1, 2, dtype=torch.long), share=0.0)
     with pytest.raises(ValueError, match="nothing is left"):

@@ -11,8 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from softbeam import charts, metrics
-from softbeam.analysis import (
+from softbeam.cli import main
+from softbeam.data.batches import Encoded
+from softbeam.data.tasks import Tagging, Task, Translation
+from softbeam.data.vocabulary import SOURCE, Vocabulary, save_codec
+from softbeam.errors import UserError
+from softbeam.reports import analysis_charts
+from softbeam.reports.analysis import (
     advice,
     after_first_error,
     analyze,
@@ -30,16 +35,12 @@ from softbeam.analysis import (
     quality_by_length,
     recovery_figures,
 )
-from softbeam.cli import main
-from softbeam.config import Lstm, RunConfig, Search, to_yaml
-from softbeam.data.batches import Encoded
-from softbeam.data.tasks import Tagging, Task, Translation
-from softbeam.data.vocabulary import SOURCE, Vocabulary, save_codec
-from softbeam.decoders import stepwise_scores
-from softbeam.errors import UserError
-from softbeam.evaluate import Codecs, Problems
-from softbeam.recovery import Fate
-from softbeam.runs import load_run, make_codecs, save_weights
+from softbeam.reports.gold_on_beam import Fate
+from softbeam.search.decoders import stepwise_scores
+from softbeam.training import metrics
+from softbeam.training.config import Lstm, RunConfig, Search, to_yaml
+from softbeam.training.evaluation import Codecs, Problems
+from softbeam.training.runs import load_run, make_codecs, save_weights
 
 # Outputs against references
 
@@ -372,8 +373,8 @@ def test_raw_scores_on_request_and_outputs_of_any_length(runs):
     assert found["task"] == "translation" and found["metric"] == "bleu"
     assert not run["normalize"] and run["normalization"]["raw"] == run["beam_curve"][1]["value"]
     assert {row["gold_fed"] for row in run["after_first_error"]} == {None}
-    assert "length-ratio-curve" in charts.panels(found)
-    text = charts.as_text(found)
+    assert "length-ratio-curve" in analysis_charts.panels(found)
+    text = analysis_charts.as_text(found)
     assert "length of outputs over references" in text and " raw\n" in text
     local = analyze([runs["text"]], beams=[1], quiet=True)["runs"]["text"]
     assert local["normalize"], "as the run's own select"
@@ -410,7 +411,7 @@ def test_runs_are_named_by_their_folders_where_these_differ():
 
 
 def test_tables_are_aligned():
-    made = charts.table(
+    made = analysis_charts.table(
         "title", {"a": {"row": "1.00", "long row": "10.00"}, "bbbbbbb": {"row": "2"}}
     )
     assert made.splitlines() == [
@@ -422,7 +423,7 @@ def test_tables_are_aligned():
 
 
 def test_buckets_are_named_by_their_ends():
-    assert [charts.bucket_label(*ends) for ends in ((1, 6), (7, 7), (8, None))] == [
+    assert [analysis_charts.bucket_label(*ends) for ends in ((1, 6), (7, 7), (8, None))] == [
         "1-6",
         "7",
         "8+",
@@ -432,9 +433,9 @@ def test_buckets_are_named_by_their_ends():
 def test_what_would_stop_the_figures_is_said_first(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        charts.require(tmp_path / "file" / "under")
-    charts.require(tmp_path / "new" / "folder")
+        analysis_charts.require(tmp_path / "file" / "under")
+    analysis_charts.require(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists(), "only a check"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"softbeam\[report\]"):
-        charts.require(tmp_path)
+        analysis_charts.require(tmp_path)

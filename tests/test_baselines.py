@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from objective_toys import EOS, START, Fixed, batch_of, build, call, toy_batch
-from softbeam.baselines import (
+from softbeam.models.lstm import Seq2Seq
+from softbeam.objectives.hard_beam import (
     BeamCrf,
     BeamSearchOptimization,
     Distillation,
@@ -17,10 +18,9 @@ from softbeam.baselines import (
     Reinforce,
     frozen_teacher,
 )
-from softbeam.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives import CrossEntropy
+from softbeam.objectives.soft_beam import CrossEntropy
 from softbeam.schedules import Constant, Linear, Moment
+from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.types import Batch
 from toys import ToyDecoder, plain_beam, score, sequences, step_scores
 
@@ -228,7 +228,7 @@ def test_configurations_survive_their_file(objective, tmp_path):
 
 
 def test_the_knobs_load_without_torch():
-    code = "import sys, softbeam.baselines; sys.exit('torch' in sys.modules)"
+    code = "import sys, softbeam.objectives.hard_beam; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

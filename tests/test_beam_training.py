@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softbeam.beam_training import (
+from softbeam.objectives.losses.hard_beam import (
     METRICS,
     Repeated,
     beam_candidates,
@@ -25,7 +25,7 @@ from softbeam.beam_training import (
     tracked_beam,
     with_gold,
 )
-from softbeam.decoders import Forbidding, LocallyNormalized
+from softbeam.search.decoders import Forbidding, LocallyNormalized
 from softbeam.types import Hypotheses
 from toys import ToyDecoder, plain_beam, score, sequences, step_scores
 

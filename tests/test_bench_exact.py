@@ -2,8 +2,8 @@
 
 import pytest
 
-from softbeam.bench import exact
 from softbeam.cli import main
+from softbeam.experiments.bench import exact
 
 
 def test_the_pseudolikelihood_is_timed_against_one_batch():

@@ -5,11 +5,19 @@ import json
 import pytest
 import torch
 
-from softbeam.bench import sampler
-from softbeam.bench.sampler import FORMS, Setting, compared, identical, kernel, played, some_blocks
-from softbeam.bench.trained_mlm import trained_mlm
-from softbeam.kernels import metropolis_hastings
-from softbeam.models.mlm import TransformerMlm
+from softbeam.experiments.bench import sampler
+from softbeam.experiments.bench.sampler import (
+    FORMS,
+    Setting,
+    compared,
+    identical,
+    kernel,
+    played,
+    some_blocks,
+)
+from softbeam.experiments.bench.trained_mlm import trained_mlm
+from softbeam.models.masked import TransformerMlm
+from softbeam.sampling.kernels import metropolis_hastings
 
 
 @pytest.fixture
@@ -59,7 +67,9 @@ def test_the_trained_model_is_kept_and_the_command_reports(data_dir, tmp_path, m
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path))
     first = trained_mlm(updates=2, quiet=True)
     assert len(first.vocabulary) == 5899 and first.model.allowed.sum() == 5894
-    monkeypatch.setattr("softbeam.bench.trained_mlm.train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(
+        "softbeam.experiments.bench.trained_mlm.train", lambda *_: pytest.fail("trained again")
+    )
     again = trained_mlm(updates=2)
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)

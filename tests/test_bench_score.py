@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from conftest import absent
-from softbeam.bench import score
 from softbeam.cli import main
+from softbeam.experiments.bench import score
 
 
 def need_minicons():

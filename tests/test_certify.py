@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 
-from softbeam.certify import KERNELS
 from softbeam.cli import main
-from softbeam.proposals import ReducibleWarning
+from softbeam.sampling.certified_kernels import KERNELS
+from softbeam.sampling.proposals import ReducibleWarning
 
 SMALL = ["--words", "2", "--time", "2"]
 WRONG = {"nucleus": "irreducible", "degenerate-gibbs": "invariant"}
@@ -32,9 +32,9 @@ def test_right_kernels_pass_and_wrong_ones_fail(name, energy, capsys):
 
 def test_a_kernel_of_ones_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
-        "from softbeam.energy import Tempered\n"
-        "from softbeam.kernels import metropolis_hastings\n"
-        "from softbeam.proposals import MaskedConditionals\n\n"
+        "from softbeam.sampling.energies import Tempered\n"
+        "from softbeam.sampling.kernels import metropolis_hastings\n"
+        "from softbeam.sampling.proposals import MaskedConditionals\n\n"
         "def right(mlm, energy):\n"
         "    return metropolis_hastings(energy, MaskedConditionals(mlm))\n\n"
         "def wrong(mlm, energy):\n"

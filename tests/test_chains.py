@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softbeam.chains import (
+from softbeam.sampling.certificates import TinyMLM, every_text, target
+from softbeam.sampling.chains import (
     ConstantBlocks,
     LinearBlocks,
     Plan,
@@ -23,11 +24,15 @@ from softbeam.chains import (
     sweep,
     trace,
 )
-from softbeam.energy import LocalEnergy
-from softbeam.kernels import degenerate_gibbs, ladder, metropolis_hastings, replica_exchange
-from softbeam.proposals import MaskedConditionals, ReducibleWarning
+from softbeam.sampling.energies import LocalEnergy
+from softbeam.sampling.kernels import (
+    degenerate_gibbs,
+    ladder,
+    metropolis_hastings,
+    replica_exchange,
+)
+from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning
 from softbeam.schedules import Linear
-from softbeam.testing import TinyMLM, every_text, target
 from softbeam.types import ChainState, Kernel, StepInfo
 
 SEP, WORDS = 2, (3, 4, 5)

@@ -5,7 +5,7 @@ import warnings
 import pytest
 from scipy.stats import ttest_1samp
 
-from softbeam.claims import (
+from softbeam.reports.verdicts import (
     claim_text,
     judged,
     over_repetitions,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import COMMANDS, main
-from softbeam.recipes import RECIPES
+from softbeam.training.recipes import RECIPES
 
 TAGS = {"the": "D", "a": "D", "dog": "N", "cat": "N", "runs": "V", "sleeps": "V"}
 SENTENCES = [

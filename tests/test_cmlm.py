@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
-from softbeam.mask_predict import likeliest_lengths, mask_predict, mask_predict_decode
-from softbeam.masked_objectives import UniformMasking, hidden_uniformly
-from softbeam.models.cmlm import ConditionalMlm
+from softbeam.models.conditional_masked import ConditionalMlm
 from softbeam.models.layers import Attention
+from softbeam.objectives.masked import UniformMasking, hidden_uniformly
+from softbeam.sampling.mask_predict import likeliest_lengths, mask_predict, mask_predict_decode
 from softbeam.schedules import Moment
 from softbeam.types import Batch, MaskedLM
 from torch_layers import twins

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from softbeam import compare
 from softbeam.cli import main
-from softbeam.config import from_yaml
 from softbeam.data.synthetic import draw, rib_rob
+from softbeam.experiments import compare
+from softbeam.training.config import from_yaml
 
 SMALL = ["--model.hidden", "8", "--model.embedding", "8", "--threads", "1"]
 SHORT = ["--pretrain.epochs", "1", "--finetune.epochs", "1", "--quiet", "--json"]
@@ -107,6 +107,6 @@ def test_figures_are_means_spreads_and_paired_differences():
 
 
 def from_recipe():
-    from softbeam.recipes import tagging
+    from softbeam.training.recipes import tagging
 
     return tagging()

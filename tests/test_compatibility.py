@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from softbeam import exact
-from softbeam.compatibility import cross_ratios, log_cross_ratios, masked_cross_ratios
-from softbeam.models.mrf import BiLstmMrf
+from softbeam.models.random_field import BiLstmMrf
+from softbeam.sampling.compatibility import cross_ratios, log_cross_ratios, masked_cross_ratios
 from softbeam.types import MaskedLM
 
 FREE_1 = torch.tensor([[0.99, 0.01], [0.01, 0.99]], dtype=torch.float64)  # p(y1 | y2)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from softbeam.demo import demo, listed, sampled, telling
-from softbeam.energy import LocalEnergy
-from softbeam.fast_sampling import fast_metropolis_hastings
-from softbeam.kernels import degenerate_gibbs
-from softbeam.proposals import MaskedConditionals
-from softbeam.testing import TinyMLM
+from softbeam.experiments.demo import demo, listed, sampled, telling
+from softbeam.sampling.certificates import TinyMLM
+from softbeam.sampling.energies import LocalEnergy
+from softbeam.sampling.fast import fast_metropolis_hastings
+from softbeam.sampling.kernels import degenerate_gibbs
+from softbeam.sampling.proposals import MaskedConditionals
 
 
 def test_listing_all_texts_is_the_mean_by_plain_loops():

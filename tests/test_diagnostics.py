@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softbeam.diagnostics import bulk_ess, mixing, split_rhat, unique_ratio
+from softbeam.sampling.diagnostics import bulk_ess, mixing, split_rhat, unique_ratio
 
 
 def normal(sweeps: int, chains: int, seed: int = 0) -> torch.Tensor:

@@ -14,10 +14,11 @@ import yaml
 
 import softbeam
 from conftest import absent
-from softbeam import baselines, energy_objectives, masked_objectives, objectives
-from softbeam.bench import exact, score, soft_beam, train
-from softbeam.claims import claim_text, judged
 from softbeam.cli import COMMANDS
+from softbeam.experiments.bench import exact, score, soft_beam, train
+from softbeam.objectives import energy, hard_beam, masked
+from softbeam.objectives import soft_beam as objectives
+from softbeam.reports.verdicts import claim_text, judged
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -54,9 +55,11 @@ def test_the_site_builds_and_its_links_resolve(tmp_path):
     for page in pages:
         assert (site / f"{page}.html").is_file()
     reference = (site / "api" / "search.html").read_text(encoding="utf-8")
-    assert 'id="softbeam.search.beam_search"' in reference
+    assert 'id="softbeam.search.hard.beam_search"' in reference
     assert "&lt;class" not in reference and "jaxtyping." not in reference
-    signature = reference.split('id="softbeam.relax.soft_beam_loss"')[1].split("</dt>")[0]
+    signature = reference.split('id="softbeam.search.soft.loop.soft_beam_loss"')[1].split("</dt>")[
+        0
+    ]
     assert "costs: Float[Tensor, 'batch time vocab']" in unescape(re.sub("<[^>]+>", "", signature))
 
 
@@ -82,7 +85,7 @@ def test_every_objective_has_its_row():
     """The classes of the four modules are those of the table."""
     text = (DOCS / "objectives.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    modules = (objectives, baselines, masked_objectives, energy_objectives)
+    modules = (objectives, hard_beam, masked, energy)
     concrete = {
         name
         for module in modules

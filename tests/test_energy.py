@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from softbeam.energy import (
+from softbeam.sampling.certificates import TinyMLM
+from softbeam.sampling.energies import (
     Constrained,
     LocalEnergy,
     RawEnergy,
@@ -15,7 +16,6 @@ from softbeam.energy import (
     chosen,
     raw_score,
 )
-from softbeam.testing import TinyMLM
 from softbeam.types import BoundEnergy, Energy
 
 PAD, SEP = 0, 2

@@ -10,7 +10,8 @@ import torch
 
 from softbeam import exact
 from softbeam.data.synthetic import Palindromes, low_entropy_hmm
-from softbeam.energy_experiments import (
+from softbeam.errors import UserError
+from softbeam.experiments.energies.cells import (
     Fit,
     Sequences,
     against_truth,
@@ -24,9 +25,8 @@ from softbeam.energy_experiments import (
     taught,
     weights_path,
 )
-from softbeam.energy_objectives import MaskedLikelihood, Pseudolikelihood
-from softbeam.errors import UserError
-from softbeam.runs import load_weights
+from softbeam.objectives.energy import MaskedLikelihood, Pseudolikelihood
+from softbeam.training.runs import load_weights
 
 SMALL = {"hidden": 8, "embedding": 4, "updates": 12, "every": 4, "batch": 32, "tested": 50}
 TINY = Fit(data="hmm-low", objective="LL", size=60, seed=1, **SMALL)

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from softbeam import exact
-from softbeam.checkpoint import restore_training, training_tensors
-from softbeam.energy_objectives import (
+from softbeam.models.lstm import Seq2Seq
+from softbeam.models.random_field import BiLstmMrf
+from softbeam.objectives.energy import (
     KlProjection,
     Likelihood,
     MaskedLikelihood,
@@ -19,7 +20,7 @@ from softbeam.energy_objectives import (
     PersistentContrastiveDivergence,
     Pseudolikelihood,
 )
-from softbeam.energy_training import (
+from softbeam.objectives.losses.energy import (
     Field,
     Memory,
     Noise,
@@ -31,9 +32,8 @@ from softbeam.energy_training import (
     nce,
     true_conditionals,
 )
-from softbeam.models.lstm import Seq2Seq
-from softbeam.models.mrf import BiLstmMrf
 from softbeam.schedules import Moment
+from softbeam.training.checkpoint import restore_training, training_tensors
 from softbeam.types import Batch, ChainState, Kernel, StepInfo
 
 V = 3

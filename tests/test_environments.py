@@ -233,8 +233,8 @@ def of_one_system(code: str) -> list[str]:
 
 NO_PATHS = {  # addresses, names inside of archives and on hubs: always with a slash
     "data/corpora.py",
-    "data/fetch.py",
-    "pretrained.py",
+    "data/download.py",
+    "models/catalogue.py",
 }
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from softbeam.data.readers import Example
-from softbeam.evaluate import compare, main_metric, problems, score
+from softbeam.training.evaluation import compare, main_metric, problems, score
 
 
 def test_pronunciations_of_a_word_are_one_problem():

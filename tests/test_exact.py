@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from softbeam import exact
-from softbeam.decoders import LocallyNormalized, gather
 from softbeam.exact import Space
-from softbeam.search import beam_search, greedy, sample
+from softbeam.search.decoders import LocallyNormalized, gather
+from softbeam.search.hard import beam_search, greedy, sample
 from softbeam.types import Decoder
 from toys import ToyDecoder
 from toys import score as plain_score

@@ -8,20 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softbeam.chains import ConstantBlocks, LinearBlocks, Plan, run
-from softbeam.energy import Constrained, LocalEnergy, RawEnergy, Tempered, WeightedSum
-from softbeam.fast_sampling import (
+from softbeam.models.masked import TransformerMlm
+from softbeam.sampling.certificates import CountedMlm, TinyMLM, certify, every_text, transitions
+from softbeam.sampling.chains import ConstantBlocks, LinearBlocks, Plan, run
+from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered, WeightedSum
+from softbeam.sampling.fast import (
     SiteCache,
     fast_metropolis_hastings,
     largest_accepted,
     nearest_first,
 )
-from softbeam.kernels import ladder, metropolis_hastings, replica_exchange
-from softbeam.masking import HalfPrecision
-from softbeam.models.mlm import TransformerMlm
-from softbeam.proposals import MaskedConditionals, UniformProposals
+from softbeam.sampling.kernels import ladder, metropolis_hastings, replica_exchange
+from softbeam.sampling.masking import HalfPrecision
+from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
 from softbeam.schedules import Linear
-from softbeam.testing import CountedMlm, TinyMLM, certify, every_text, transitions
 from softbeam.types import ChainState, Kernel, Proposed
 
 LENGTHS = (5, 2, 4, 5, 1)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from softbeam.energy import LocalEnergy, WeightedSum
-from softbeam.features import EditDistance, HammingDistance, PhraseCount
-from softbeam.kernels import delayed_acceptance, metropolis_hastings
-from softbeam.proposals import MaskedConditionals
-from softbeam.strided import StridedEnergy
-from softbeam.testing import TinyMLM, certify, every_text
+from softbeam.sampling.certificates import TinyMLM, certify, every_text
+from softbeam.sampling.energies import LocalEnergy, WeightedSum
+from softbeam.sampling.kernels import delayed_acceptance, metropolis_hastings
+from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.sampling.strided import StridedEnergy
+from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
 from softbeam.types import BoundEnergy, Energy
 
 TEXTS = torch.tensor([[3, 4, 3, 4, 5], [5, 5, 5, 3, 4], [4, 3, 0, 0, 0]])

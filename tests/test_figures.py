@@ -3,7 +3,7 @@
 import pytest
 
 from softbeam.cli import main
-from softbeam.figures import along_a_line
+from softbeam.experiments.figure_3_1 import along_a_line
 
 
 def test_only_the_hard_objective_jumps():

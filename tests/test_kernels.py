@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from softbeam import exact
-from softbeam.energy import Constrained, LocalEnergy, RawEnergy, Tempered
 from softbeam.exact import Space
-from softbeam.kernels import (
+from softbeam.sampling.certificates import TinyMLM, every_text, target, transitions
+from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered
+from softbeam.sampling.kernels import (
     degenerate_gibbs,
     delayed_acceptance,
     exact_gibbs,
@@ -21,8 +22,7 @@ from softbeam.kernels import (
     metropolis_hastings,
     replica_exchange,
 )
-from softbeam.proposals import MaskedConditionals, UniformProposals
-from softbeam.testing import TinyMLM, every_text, target, transitions
+from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
 from softbeam.types import Proposed
 
 INF = float("inf")

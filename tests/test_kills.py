@@ -21,11 +21,11 @@ from nursery import (
     killed,
 )
 from small_runs import files_of, result, sample_words, train_words, write_data
-from softbeam import files
-from softbeam.checkpoint import load_checkpoint
 from softbeam.cli import main
-from softbeam.runs import read_metrics
-from softbeam.sample_files import checkpoint_of, read_header, read_samples
+from softbeam.runtime import files
+from softbeam.sampling.texts.files import checkpoint_of, read_header, read_samples
+from softbeam.training.checkpoint import load_checkpoint
+from softbeam.training.runs import read_metrics
 
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 

@@ -10,19 +10,13 @@ import torch
 
 from softbeam import exact
 from softbeam.data.batches import Encoded, collate
-from softbeam.data.synthetic import (
-    draw,
-    future_decides,
-    online_bound,
-    rib_rob,
-    whole_input_bound,
-)
+from softbeam.data.synthetic import draw, future_decides, online_bound, rib_rob, whole_input_bound
 from softbeam.data.vocabulary import SOURCE, Vocabulary
-from softbeam.decoders import LocallyNormalized
 from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives import CrossEntropy, DirectLoss, gold_score
+from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, gold_score
 from softbeam.schedules import Constant, Moment
-from softbeam.search import beam_search, greedy
+from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.hard import beam_search, greedy
 from softbeam.types import Batch, Loss
 
 SEEDS = [0, 1, 2]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softbeam.metrics import (
+from softbeam.training.metrics import (
     bleu,
     bleu_by_length,
     bleu_counts,

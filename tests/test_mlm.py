@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import cross_entropy, pad
 
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
-from softbeam.energy import LocalEnergy, RawEnergy
-from softbeam.kernels import metropolis_hastings
-from softbeam.models.mlm import TransformerMlm
-from softbeam.proposals import MaskedConditionals
-from softbeam.testing import certify, every_text
+from softbeam.models.masked import TransformerMlm
+from softbeam.sampling.certificates import certify, every_text
+from softbeam.sampling.energies import LocalEnergy, RawEnergy
+from softbeam.sampling.kernels import metropolis_hastings
+from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.types import MaskedLM
 
 VOCABULARY = Vocabulary(list("abcdef"), MASKED)

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from softbeam.masked_objectives import hidden_uniformly
-from softbeam.mlm_training import (
+from softbeam.models.masked import TransformerMlm
+from softbeam.objectives.masked import hidden_uniformly
+from softbeam.sampling.certificates import TinyMLM
+from softbeam.training.masked_lm import (
     held_out_loss,
     hidden_at_rate,
     masked_cross_entropy,
     rise_and_fall,
     train_mlm,
 )
-from softbeam.models.mlm import TransformerMlm
-from softbeam.testing import TinyMLM
 
 REAL = torch.arange(6) < torch.tensor([6, 1, 4, 0])[:, None]
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softbeam.data.batches import Encoded, collate
-from softbeam.decoders import LocallyNormalized, forced_scores, gather, mix, stepwise_scores
 from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives import CrossEntropy
-from softbeam.relax import REFERENCE, Form, soft_beam_loss
+from softbeam.objectives.soft_beam import CrossEntropy
 from softbeam.schedules import Moment
-from softbeam.search import beam_search
+from softbeam.search.decoders import LocallyNormalized, forced_scores, gather, mix, stepwise_scores
+from softbeam.search.hard import beam_search
+from softbeam.search.soft.loop import REFERENCE, Form, soft_beam_loss
 from softbeam.types import Decoder, FusedDecoder
 
 KINDS = [

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softbeam.energy_training import Field, SharingField, log_phi, one_by_one
-from softbeam.models.mrf import BiLstmMrf, box_sides
+from softbeam.models.random_field import BiLstmMrf, box_sides
+from softbeam.objectives.losses.energy import Field, SharingField, log_phi, one_by_one
 from softbeam.types import Energy, MaskedLM
 
 V = 3
@@ -199,7 +199,7 @@ def test_masked_cells_come_row_by_row_and_hide_what_they_held():
 
 
 def test_raw_energy_of_the_masked_language_model_is_the_fields_energy():
-    from softbeam.energy import RawEnergy
+    from softbeam.sampling.energies import RawEnergy
 
     model, (tokens, mask) = build(), texts([4, 2, 3])
     tokens = tokens.masked_fill(~mask, model.pad_id)

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from objective_toys import EOS, Fixed, batch_of, build, call, toy_batch
-from softbeam import feedback
-from softbeam.costs import Custom, DoubledO, Hamming, Windowed
 from softbeam.data.batches import Encoded, collate
-from softbeam.decoders import LocallyNormalized, forced_scores
-from softbeam.objectives import (
+from softbeam.objectives.costs import Custom, DoubledO, Hamming, Windowed
+from softbeam.objectives.losses import feedback
+from softbeam.objectives.soft_beam import (
     CrossEntropy,
     DirectLoss,
     HardHinge,
@@ -19,6 +18,7 @@ from softbeam.objectives import (
     run_on,
 )
 from softbeam.schedules import Constant, InverseSigmoid, Linear, Moment
+from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.types import Batch
 from toys import ToyDecoder, plain_beam, score
 

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from softbeam.cli import main
-from softbeam.config import from_text, from_yaml, settings_of, to_json, to_yaml
-from softbeam.recipes import RECIPES
+from softbeam.training.config import from_text, from_yaml, settings_of, to_json, to_yaml
+from softbeam.training.recipes import RECIPES
 
 FIXTURE = Path(__file__).parent / "fixtures" / "run_before_packages"
 

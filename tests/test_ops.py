@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softbeam.ops import (
+from softbeam.search.relaxations import (
     gumbel_noise,
     gumbel_softmax,
     peaked_softmax,

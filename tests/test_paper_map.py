@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.reproduce import TARGETS
+from softbeam.experiments.reproduce import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")

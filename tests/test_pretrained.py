@@ -13,11 +13,11 @@ import pytest
 import torch
 import transformers
 
-from softbeam import pretrained
 from softbeam.cli import main
-from softbeam.data.fetch import sha256
-from softbeam.energy import LocalEnergy
+from softbeam.data.download import sha256
 from softbeam.errors import UserError
+from softbeam.models import catalogue
+from softbeam.sampling.energies import LocalEnergy
 
 LETTERS = list("ACDEFGHIKLMNPQRSTVWY")
 SMILES = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -137,10 +137,10 @@ def wheel_files(name: str) -> tuple[dict[str, bytes], transformers.PreTrainedMod
         torch.nn.init.normal_(parameter, std=0.3)
     state = {key: value.detach().clone() for key, value in model.state_dict().items()}
     inside, others = {
-        "rxnmapper": (pretrained.RXNMAPPER, ["albert.pooler.weight"]),
-        "rxnfp": (pretrained.RXNFP, ["bert.pooler.dense.weight", "cls.seq_relationship.bias"]),
+        "rxnmapper": (catalogue.RXNMAPPER, ["albert.pooler.weight"]),
+        "rxnfp": (catalogue.RXNFP, ["bert.pooler.dense.weight", "cls.seq_relationship.bias"]),
         "antiberty": (
-            f"{pretrained.ANTIBERTY}/AntiBERTy_md_smooth",
+            f"{catalogue.ANTIBERTY}/AntiBERTy_md_smooth",
             ["bert.embeddings.position_ids", "cls.species.weight", "cls.graft.bias"],
         ),
     }[name]
@@ -184,9 +184,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
     def put(name: str, files: dict[str, bytes]) -> None:
-        pinned = write_wheel(tmp_path, pretrained.entry(name).requirement, files)
-        known = [replace(e, sha256=pinned) if e.name == name else e for e in pretrained.ENTRIES]
-        monkeypatch.setattr(pretrained, "ENTRIES", tuple(known))
+        pinned = write_wheel(tmp_path, catalogue.entry(name).requirement, files)
+        known = [replace(e, sha256=pinned) if e.name == name else e for e in catalogue.ENTRIES]
+        monkeypatch.setattr(catalogue, "ENTRIES", tuple(known))
 
     return put
 
@@ -195,7 +195,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made, capfd):
     files, original = wheel_files(name)
     made(name, files)
-    mlm = pretrained.load(name)
+    mlm = catalogue.load(name)
     protein = name == "antiberty" or name.startswith("sapiens")
     text = "AC[MASK]DEW" if protein else "CC(=O)[MASK]CCl.[Na+]>>Br"
     prompts = mlm.encode(text)
@@ -208,23 +208,23 @@ def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made
     mask = mlm.tokenizer.mask_token
     assert mlm.decode(prompts.tokens) == [text.replace("[MASK]", mask)]
     assert int(mlm.allowed.sum()) == (20 if protein else 11), "no special, no unused token"
-    assert capfd.readouterr().err == f"fetching {pretrained.entry(name).requirement}\n"
+    assert capfd.readouterr().err == f"fetching {catalogue.entry(name).requirement}\n"
 
 
 def test_once_converted_it_stays_and_a_damaged_folder_is_made_again(made, tmp_path, capfd):
     files, _ = wheel_files("rxnmapper")
     made("rxnmapper", files)
-    assert pretrained.describe("rxnmapper")["found"] is None
-    folder = pretrained.fetch("rxnmapper")
-    assert pretrained.describe("rxnmapper")["found"] == str(folder)
+    assert catalogue.describe("rxnmapper")["found"] is None
+    folder = catalogue.fetch("rxnmapper")
+    assert catalogue.describe("rxnmapper")["found"] == str(folder)
     kept = tmp_path / "rxnmapper-0.4.3-py3-none-any.whl"
     away = kept.rename(kept.with_suffix(".away"))
-    assert pretrained.fetch("rxnmapper") == folder, "without the index"
+    assert catalogue.fetch("rxnmapper") == folder, "without the index"
     (folder / "config.json").write_text("{}")
     with pytest.raises(UserError, match="pip could not download rxnmapper==0.4.3"):
-        pretrained.fetch("rxnmapper")
+        catalogue.fetch("rxnmapper")
     away.rename(kept)
-    assert pretrained.fetch("rxnmapper") == folder
+    assert catalogue.fetch("rxnmapper") == folder
     assert (folder / "config.json").stat().st_size > 2
     assert [path.name for path in folder.parent.iterdir()] == ["rxnmapper"], "nothing is left over"
 
@@ -234,8 +234,8 @@ def test_another_wheel_than_the_pinned_one_is_refused(made, tmp_path):
     made("rxnmapper", files)
     write_wheel(tmp_path, "rxnmapper==0.4.3", files | {"more": b""})
     with pytest.raises(UserError, match="the wheel of rxnmapper==0.4.3 has SHA-256 .* is pinned"):
-        pretrained.fetch("rxnmapper")
-    assert not pretrained.place("rxnmapper").exists()
+        catalogue.fetch("rxnmapper")
+    assert not catalogue.place("rxnmapper").exists()
 
 
 class Sly:
@@ -261,12 +261,12 @@ def with_state(files: dict[str, bytes], change) -> dict[str, bytes]:
         ),
         (lambda files: {k: v for k, v in files.items() if "vocab" not in k}, "vocab.txt"),
         (
-            lambda files: files | {f"{pretrained.RXNMAPPER}/pytorch_model.bin": saved(Sly())},
+            lambda files: files | {f"{catalogue.RXNMAPPER}/pytorch_model.bin": saved(Sly())},
             "mkdir",
         ),
         (
             lambda files: (
-                files | {f"{pretrained.RXNMAPPER}/pytorch_model.bin": pickle.dumps(Sly(), 2)}
+                files | {f"{catalogue.RXNMAPPER}/pytorch_model.bin": pickle.dumps(Sly(), 2)}
             ),
             "cannot be used",
         ),
@@ -278,7 +278,7 @@ def test_a_wheel_that_does_not_fit_is_a_sentence_and_runs_no_code(
     monkeypatch.chdir(tmp_path)
     made("rxnmapper", change(wheel_files("rxnmapper")[0]))
     with pytest.raises(UserError, match="the wheel of rxnmapper==0.4.3 cannot be used") as caught:
-        pretrained.fetch("rxnmapper")
+        catalogue.fetch("rxnmapper")
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "sly").exists()
     assert list((tmp_path / "cache" / "models").iterdir()) == []
@@ -288,7 +288,7 @@ def test_the_command(made, capsys):
     made("sapiens-vl", wheel_files("sapiens-vl")[0])
     assert main(["models", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out.splitlines()[-1])["models"]
-    assert [row["name"] for row in listed] == pretrained.names()
+    assert [row["name"] for row in listed] == catalogue.names()
     assert all(row["found"] is None and row["licence"] == "MIT" for row in listed)
     assert main(["models", "fetch", "sapiens-vl"]) == 0
     folder = Path(capsys.readouterr().out.strip())

@@ -10,8 +10,8 @@ from torch.nn.functional import gelu, layer_norm, linear, multi_head_attention_f
 from softbeam.cli import main
 from softbeam.data.batches import collate
 from softbeam.data.readers import Example
-from softbeam.evaluate import encode
-from softbeam.runs import load_run
+from softbeam.training.evaluation import encode
+from softbeam.training.runs import load_run
 
 WIDTH, HEADS, HIDDEN, LAYERS, PLACES = 8, 2, 12, 2, 10
 SOURCE, TARGET = ["der", "Hund", "lauft", "."], ["the", "dog", "runs", ".", "fast"]

@@ -16,12 +16,12 @@ from optuna.trial import TrialState
 from conftest import absent
 from databases import free_port, postgres, postgres_program
 from grid_cells import Cell, deadly, hanging_once, lines, ran, square
-from softbeam import queues
-from softbeam.cells import read_result, result_path
 from softbeam.cli import main
 from softbeam.errors import MissingExtra, UserError
-from softbeam.grid import Workers, run_grid
-from softbeam.queues import Patience, Queue, Watch, asking, opened, serve, take
+from softbeam.runtime import job_queue
+from softbeam.runtime.cells import read_result, result_path
+from softbeam.runtime.grid import Workers, run_grid
+from softbeam.runtime.job_queue import Patience, Queue, Watch, asking, opened, serve, take
 
 CELLS = [Cell(x=x) for x in range(5)]
 TESTS = str(Path(__file__).parent)
@@ -114,7 +114,7 @@ def test_a_cell_whose_folder_is_not_here_is_given_back(tmp_path, monkeypatch):
 
 
 def test_what_died_before_its_first_sign_of_life_is_queued_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(queues, "PAUSE", 0.01)
+    monkeypatch.setattr(job_queue, "PAUSE", 0.01)
     queue = lite(tmp_path, heartbeat=1)
     with asking(queue) as found:
         watch = Watch(found, CELLS[:1], square, tmp_path)
@@ -138,7 +138,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_storage_that_cannot_be_used_is_one_sentence(case, monkeypatch, capsys):
-    monkeypatch.setattr(queues, "PAUSE", 0.0)
+    monkeypatch.setattr(job_queue, "PAUSE", 0.0)
     address = BAD[case].format(port=free_port())
     assert main(["worker", "--storage", address, "--idle", "0"]) == 2
     said = capsys.readouterr().err.strip()
@@ -256,7 +256,7 @@ def test_a_killed_workers_cell_is_run_by_the_other(storage, tmp_path):
 
 @pytest.mark.slow
 def test_a_cell_that_kills_its_workers_is_not_tried_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(queues, "RETRIES", 0)
+    monkeypatch.setattr(job_queue, "RETRIES", 0)
     queue = lite(tmp_path, heartbeat=1)
     with asking(queue) as found, workers(queue, 1):
         watch = Watch(found, [Cell(x=1)], deadly, tmp_path)

@@ -11,15 +11,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from processes import module, run_together, torchrun, workers
-from softbeam import ranks
-from softbeam.baselines import BeamCrf
 from softbeam.cli import main
-from softbeam.config import Lstm, RunConfig, Stage, to_yaml
 from softbeam.data.batches import Batches, Encoded, Position, collate
 from softbeam.data.tasks import Tagging
-from softbeam.objectives import CrossEntropy, DirectLoss, ScheduledSampling, SelfNormalized
-from softbeam.runs import read_metrics
-from softbeam.train import train
+from softbeam.objectives.hard_beam import BeamCrf
+from softbeam.objectives.soft_beam import (
+    CrossEntropy,
+    DirectLoss,
+    ScheduledSampling,
+    SelfNormalized,
+)
+from softbeam.runtime import ranks
+from softbeam.training.config import Lstm, RunConfig, Stage, to_yaml
+from softbeam.training.loop import train
+from softbeam.training.runs import read_metrics
 from softbeam.types import Batch
 from test_train import gradients, write_tagging
 
@@ -28,8 +33,8 @@ import sys
 from pathlib import Path
 import torch
 from softbeam import ranks
-from softbeam.config import from_yaml
-from softbeam.trainings import train
+from softbeam.training.config import from_yaml
+from softbeam.training.many import train
 sys.path.insert(0, TESTS)
 from test_ranks import descended
 

@@ -11,11 +11,11 @@ import pytest
 
 from letters import letter_mlm, write_letter_mlm
 from processes import module, run_together, torchrun, workers
-from softbeam import ranks
 from softbeam.cli import main
 from softbeam.errors import UserError
-from softbeam.sample_files import begin, checkpoint_of, make_header, write_samples
-from softbeam.sampling_config import SamplingConfig
+from softbeam.runtime import ranks
+from softbeam.sampling.texts.files import begin, checkpoint_of, make_header, write_samples
+from softbeam.sampling.texts.settings import SamplingConfig
 
 SCRIPT = """
 import contextlib, json, sys

@@ -2,10 +2,10 @@
 
 import torch
 
-from softbeam.energy import LocalEnergy
-from softbeam.infilling import infill
-from softbeam.sampling import sample, sampler
-from softbeam.sampling_config import SamplingConfig
+from softbeam.sampling.energies import LocalEnergy
+from softbeam.sampling.texts.infill import infill
+from softbeam.sampling.texts.sampler import sample, sampler
+from softbeam.sampling.texts.settings import SamplingConfig
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"  # how most human heavy chains begin
 AMINO = set("ACDEFGHIKLMNPQRSTVWY")

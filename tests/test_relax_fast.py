@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from softbeam.beams import REFERENCE, Form, ReadoutDecoder
-from softbeam.bench import soft_beam as bench
-from softbeam.decoders import LocallyNormalized
-from softbeam.fused import SharedTable, SoftSums, blocked_topk
-from softbeam.ops import soft_topk
-from softbeam.relax import expected_cost, expected_score, soft_beam, soft_beam_loss
+from softbeam.experiments.bench import soft_beam as bench
+from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.relaxations import soft_topk
+from softbeam.search.soft.beam import REFERENCE, Form, ReadoutDecoder
+from softbeam.search.soft.fused import SharedTable, SoftSums, blocked_topk
+from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
 from toys import ToyDecoder
 
 EOS = 2

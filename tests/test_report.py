@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.claims import claim_text, judged, write_record
-from softbeam.config import RunConfig, to_yaml
 from softbeam.errors import UserError
-from softbeam.report import series, write_report
+from softbeam.reports.page import series, write_report
+from softbeam.reports.verdicts import claim_text, judged, write_record
+from softbeam.training.config import RunConfig, to_yaml
 
 EVIL = "<script>alert('x')</script>"
 

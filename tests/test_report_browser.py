@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.beam_pictures import FAINT, FEW, layout, pictures, shortened
-from softbeam.claims import judged
-from softbeam.config import Lstm
 from softbeam.data.tasks import Stress
 from softbeam.errors import UserError
-from softbeam.objectives import DirectLoss
-from softbeam.recipes import stress
-from softbeam.report import as_script, write_report
-from softbeam.train import train
+from softbeam.objectives.soft_beam import DirectLoss
+from softbeam.reports.page import as_script, write_report
+from softbeam.reports.soft_beams import FAINT, FEW, layout, pictures, shortened
+from softbeam.reports.verdicts import judged
+from softbeam.training.config import Lstm
+from softbeam.training.loop import train
+from softbeam.training.recipes import stress
 
 EVIL = "</script><script>document.title = 'broken into'</script>"
 WATCH = """<script>window.failed = [];

@@ -5,13 +5,17 @@ from dataclasses import asdict
 
 import pytest
 
-from softbeam import energy_results, energy_tables, reproduce, sampling_tables, training_tables
-from softbeam.cells import key
-from softbeam.claims import judged, verdict_counts
 from softbeam.cli import main
-from softbeam.energy_results import checks_of, claims_of, growth_claims, row_name
-from softbeam.energy_tables import PRESETS, figure_cells, table_cells
-from softbeam.report import write_report
+from softbeam.experiments import reproduce
+from softbeam.experiments.energies import results as energy_results
+from softbeam.experiments.energies import tables as energy_tables
+from softbeam.experiments.energies.results import checks_of, claims_of, growth_claims, row_name
+from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
+from softbeam.experiments.samplers import tables as sampling_tables
+from softbeam.experiments.search_aware import tables as training_tables
+from softbeam.reports.page import write_report
+from softbeam.reports.verdicts import judged, verdict_counts
+from softbeam.runtime.cells import key
 
 
 @pytest.fixture(scope="module")

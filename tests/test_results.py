@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.reproduce import DRAWN, TARGETS, claims_in
+from softbeam.experiments.reproduce import DRAWN, TARGETS, claims_in
 
 ROOT = Path(__file__).resolve().parents[1] / "results"
 FILES = sorted(ROOT.rglob("*.json"))

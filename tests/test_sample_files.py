@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from letters import letter_mlm, write_letter_mlm
-from softbeam import sample_files
 from softbeam.cli import main
 from softbeam.errors import Interrupted, UserError
-from softbeam.sample_files import checkpoint_of, make_header, read_header, read_samples
-from softbeam.sample_files import write_samples as write
-from softbeam.sample_report import as_text, finish, finished, summary, traces
-from softbeam.sampling_config import SamplingConfig
+from softbeam.sampling.texts import files
+from softbeam.sampling.texts.files import checkpoint_of, make_header, read_header, read_samples
+from softbeam.sampling.texts.files import write_samples as write
+from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.sampling.texts.summary import as_text, finish, finished, summary, traces
 
 TEXTS = ["AC[MASK]DE", "[MASK][MASK]KLA", "<mask>"]
 SMALL = SamplingConfig(chains=2, sweeps=6, burn_in=2, at_once=4)  # two groups of texts
@@ -59,7 +59,7 @@ def test_after_a_kill_the_same_bytes_go_on(mlm, tmp_path, monkeypatch, kernel, e
     config = SamplingConfig(chains=2, sweeps=4, burn_in=1, at_once=4, kernel=kernel, block=1)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     write(mlm, header_of(config), config, whole, quiet=True)
-    plain, left = sample_files.as_line, [0]
+    plain, left = files.as_line, [0]
 
     def dying(value):
         left[0] -= 1
@@ -68,7 +68,7 @@ def test_after_a_kill_the_same_bytes_go_on(mlm, tmp_path, monkeypatch, kernel, e
         return plain(value)
 
     sittings = 0
-    monkeypatch.setattr(sample_files, "as_line", dying)
+    monkeypatch.setattr(files, "as_line", dying)
     while True:
         left[0] = 11 if every == 0 else 10**6 if sittings else 11  # lines before it dies
         sittings += 1
@@ -84,14 +84,14 @@ def test_after_a_kill_the_same_bytes_go_on(mlm, tmp_path, monkeypatch, kernel, e
 def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(mlm, tmp_path, monkeypatch):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "stopped.jsonl"
     write(mlm, header_of(), SMALL, whole, quiet=True)
-    plain = sample_files.sample_rows
+    plain = files.sample_rows
 
     def stopping(*args):
         os.kill(os.getpid(), signal.SIGTERM)
         return plain(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sample_files, "sample_rows", stopping)
+        patch.setattr(files, "sample_rows", stopping)
         with pytest.raises(Interrupted, match="--resume goes on with"):
             write(mlm, header_of(), SMALL, out, quiet=True)
     assert checkpoint_of(out).exists() and len(out.read_text().splitlines()) == 5

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from letters import letter_mlm
-from softbeam.energy import LocalEnergy
 from softbeam.errors import UserError
-from softbeam.infilling import infill
-from softbeam.kernels import metropolis_hastings
-from softbeam.proposals import MaskedConditionals
-from softbeam.sampling import distance as distance_term
-from softbeam.sampling import sample, sampler
-from softbeam.sampling_config import SamplingConfig
+from softbeam.sampling.energies import LocalEnergy
+from softbeam.sampling.kernels import metropolis_hastings
+from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.sampling.texts.infill import infill
+from softbeam.sampling.texts.sampler import distance as distance_term
+from softbeam.sampling.texts.sampler import sample, sampler
+from softbeam.sampling.texts.settings import SamplingConfig
 
 TEXTS = ["AC[MASK]DE", "[MASK][MASK]KLA[MASK]CA", "<mask>"]
 SMALL = SamplingConfig(chains=3, sweeps=4, burn_in=1, dtype="float64")

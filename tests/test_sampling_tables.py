@@ -9,22 +9,10 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from softbeam import sampling_experiments
-from softbeam.chains import Plan, fill_randomly, run
 from softbeam.cli import main
-from softbeam.config import Lstm, Search, to_yaml
-from softbeam.energy import LocalEnergy
 from softbeam.errors import UserError
-from softbeam.grid import ALONE
-from softbeam.kernels import metropolis_hastings
-from softbeam.mask_predict import mask_predict
-from softbeam.masked_models import masked, models
-from softbeam.metrics import bleu, error_rates
-from softbeam.objectives import CrossEntropy
-from softbeam.proposals import MaskedConditionals
-from softbeam.recipes import masked_g2p
-from softbeam.sampling_claims import chains_of, claims, correlations, draws
-from softbeam.sampling_experiments import (
+from softbeam.experiments.samplers import cells as sampling_experiments
+from softbeam.experiments.samplers.cells import (
     Sampling,
     compute,
     figures_of,
@@ -35,8 +23,20 @@ from softbeam.sampling_experiments import (
     texts_of,
     weights_of,
 )
-from softbeam.sampling_results import described, figures, published
-from softbeam.sampling_tables import CELLS, PRINTED
+from softbeam.experiments.samplers.claims import chains_of, claims, correlations, draws
+from softbeam.experiments.samplers.models import masked, models
+from softbeam.experiments.samplers.results import described, figures, published
+from softbeam.experiments.samplers.tables import CELLS, PRINTED
+from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.runtime.grid import ALONE
+from softbeam.sampling.chains import Plan, fill_randomly, run
+from softbeam.sampling.energies import LocalEnergy
+from softbeam.sampling.kernels import metropolis_hastings
+from softbeam.sampling.mask_predict import mask_predict
+from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.training.config import Lstm, Search, to_yaml
+from softbeam.training.metrics import bleu, error_rates
+from softbeam.training.recipes import masked_g2p
 
 TARGETS = list(CELLS)
 

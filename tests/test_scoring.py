@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from letters import letter_mlm, write_letter_mlm
-from softbeam import scoring
 from softbeam.cli import main
-from softbeam.scoring import scored
+from softbeam.sampling.texts import score
+from softbeam.sampling.texts.score import scored
 
 TEXTS = ["ACDE", "K", "LLLLLLAAC", "GH"]
 
@@ -42,7 +42,7 @@ def test_scores_are_those_of_a_plain_loop(mlm, energy, rows):
 
 
 def test_the_model_never_gets_more_than_the_bound(mlm, monkeypatch):
-    monkeypatch.setattr(scoring, "TOKENS", 30)
+    monkeypatch.setattr(score, "TOKENS", 30)
     seen, logits = [], mlm.logits
 
     def watched(tokens, masked, owner):
@@ -55,7 +55,7 @@ def test_the_model_never_gets_more_than_the_bound(mlm, monkeypatch):
 
 
 def test_many_texts_come_in_order_and_one_after_another(mlm, monkeypatch):
-    monkeypatch.setattr(scoring, "TOGETHER", 3)
+    monkeypatch.setattr(score, "TOGETHER", 3)
     texts = ["A" * (1 + i % 7) for i in range(20)]
     assert [one.text for one in scored(mlm, texts)] == texts
     first = next(scored(mlm, [*texts, "A?"]))  # the last cannot be read

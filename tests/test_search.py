@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softbeam.decoders import Forbidding, LocallyNormalized
-from softbeam.search import beam_search, best_cells, greedy, live_beam_search, sample, truncate
+from softbeam.search.decoders import Forbidding, LocallyNormalized
+from softbeam.search.hard import beam_search, best_cells, greedy, live_beam_search, sample, truncate
 from toys import ToyDecoder, plain_beam, score, sequences
 
 EOS = 1

@@ -14,9 +14,9 @@ import pytest
 
 import softbeam
 from letters import write_letter_mlm
-from softbeam import pretrained
 from softbeam.cli import main
 from softbeam.errors import UserError
+from softbeam.models import catalogue
 
 ROOT = Path(softbeam.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -96,17 +96,17 @@ def test_a_wheel_that_would_write_elsewhere_writes_nothing(tmp_path, monkeypatch
         archive.writestr("/evil.txt", "x")
     content = held.getvalue()
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pretrained, "wheel", lambda requirement, progress: content)
+    monkeypatch.setattr(catalogue, "wheel", lambda requirement, progress: content)
     with pytest.raises(UserError, match="has SHA-256 .* is pinned: refused"):
-        pretrained.fetch("rxnmapper", progress=print)
-    monkeypatch.setattr(pretrained, "check", lambda *_, what: None)
+        catalogue.fetch("rxnmapper", progress=print)
+    monkeypatch.setattr(catalogue, "check", lambda *_, what: None)
     with pytest.raises(UserError, match="the wheel of rxnmapper==0.4.3 cannot be used"):
-        pretrained.fetch("rxnmapper", progress=print)
+        catalogue.fetch("rxnmapper", progress=print)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_every_model_is_pinned():
-    for entry in pretrained.ENTRIES:
+    for entry in catalogue.ENTRIES:
         assert "==" in entry.requirement and len(bytes.fromhex(entry.sha256)) == 32
 
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from softbeam.signals import STOP_SIGNALS, ending, signum_of, stopping
+from softbeam.runtime.signals import STOP_SIGNALS, ending, signum_of, stopping
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from softbeam import trainings
 from softbeam.cli import main
-from softbeam.config import Lstm, RunConfig, Stage
 from softbeam.data.tasks import Tagging
-from softbeam.grid import Workers
-from softbeam.objectives import CrossEntropy
-from softbeam.queues import Queue
+from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.runtime.grid import Workers
+from softbeam.runtime.job_queue import Queue
+from softbeam.training import many
+from softbeam.training.config import Lstm, RunConfig, Stage
 from test_train import write_tagging
 
 FIRST = ["--model.hidden", "6", "--model.embedding", "6", "--pretrain.epochs", "2"]
@@ -91,11 +91,11 @@ def test_restarts_by_a_queue_keep_the_same_best(folder):
         restarts=3,
     )
     queue = Workers(queue=Queue(storage=f"sqlite:///{folder}/queue.db"))
-    alone = trainings.train(config, folder / "alone", quiet=True)
-    queued = trainings.train(config, folder / "queue", quiet=True, workers=queue)
+    alone = many.train(config, folder / "alone", quiet=True)
+    queued = many.train(config, folder / "queue", quiet=True, workers=queue)
     assert {**alone, "seconds": 0} == {**queued, "seconds": 0}
     assert len(set(alone["restart_scores"])) > 1
     one, two = (load_file(folder / name / "model.safetensors") for name in ("alone", "queue"))
     assert all(torch.equal(one[key], two[key]) for key in one)
-    again = trainings.train(replace(config, seed=2), folder / "alone", quiet=True)
+    again = many.train(replace(config, seed=2), folder / "alone", quiet=True)
     assert again["restart_scores"] != alone["restart_scores"], "without --resume it begins anew"

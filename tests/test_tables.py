@@ -2,7 +2,7 @@
 
 import pytest
 
-from softbeam.tables import aligned, columns_of, number, pairs, summary, table_text
+from softbeam.reports.tables import aligned, columns_of, number, pairs, summary, table_text
 
 ROWS = {"a": {"x": [1.0, 3.0], "y": [0.5, None]}, "b": {"x": [], "y": [2.0]}}
 

@@ -6,15 +6,7 @@ import warnings
 import pytest
 import torch
 
-from softbeam.energy import Constrained, LocalEnergy, RawEnergy
-from softbeam.kernels import (
-    degenerate_gibbs,
-    delayed_acceptance,
-    exact_gibbs,
-    metropolis_hastings,
-)
-from softbeam.proposals import MaskedConditionals, UniformProposals
-from softbeam.testing import (
+from softbeam.sampling.certificates import (
     NotEnumerable,
     TinyMLM,
     certify,
@@ -24,6 +16,14 @@ from softbeam.testing import (
     symmetry,
     transitions,
 )
+from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy
+from softbeam.sampling.kernels import (
+    degenerate_gibbs,
+    delayed_acceptance,
+    exact_gibbs,
+    metropolis_hastings,
+)
+from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
 from softbeam.types import Kernel, MaskedLM, Proposed, StepInfo
 
 ROWS = 10**5

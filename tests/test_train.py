@@ -8,16 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from softbeam import trainings
-from softbeam.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
 from softbeam.data.tasks import Tagging, Translation
-from softbeam.inference import evaluate_split, load
-from softbeam.objectives import CrossEntropy, ScheduledSampling
-from softbeam.optimizers import lr_shape, make_optimizer
-from softbeam.recipes import RECIPES
-from softbeam.runs import load_run, read_metrics
+from softbeam.objectives.soft_beam import CrossEntropy, ScheduledSampling
 from softbeam.schedules import Moment
-from softbeam.train import Learner, Trainer, train
+from softbeam.training import many
+from softbeam.training.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
+from softbeam.training.decoding import evaluate_split, load
+from softbeam.training.loop import Learner, Trainer, train
+from softbeam.training.optimization import lr_shape, make_optimizer
+from softbeam.training.recipes import RECIPES
+from softbeam.training.runs import load_run, read_metrics
 from softbeam.types import Batch
 
 
@@ -70,7 +70,7 @@ def test_only_training_flushes_numbers_too_small_to_matter(config, tmp_path, mon
     def halved(*_, **__):
         return {"tiny": float(torch.tensor([1e-39]) * 0.5)}
 
-    monkeypatch.setattr("softbeam.train.train_once", halved)
+    monkeypatch.setattr("softbeam.training.loop.train_once", halved)
     assert train(config, tmp_path, quiet=True)["tiny"] == 0.0
     assert halved()["tiny"] > 0.0
 
@@ -108,7 +108,7 @@ def test_every_recipe_prints_itself_and_reloads(name, tmp_path):
 def gradients(config: RunConfig, tmp_path: Path, groups: list[list[Batch]]) -> list[torch.Tensor]:
     """The weights after plain gradient descent on the groups."""
     corpus = config.data.load()
-    from softbeam.runs import make_codecs
+    from softbeam.training.runs import make_codecs
 
     codecs = make_codecs(config, corpus)
     torch.manual_seed(0)
@@ -162,7 +162,7 @@ def test_a_stage_that_never_feeds_own_predictions_says_so(config, tmp_path, caps
 
 def test_restarts_keep_the_best_on_dev(config, tmp_path):
     out = tmp_path / "x"
-    summary = trainings.train(replace(config, restarts=2), out, quiet=True)
+    summary = many.train(replace(config, restarts=2), out, quiet=True)
     assert summary["score"] == max(summary["restart_scores"])
     winner = out / f"restart-{summary['restart']}"
     assert same(weights(out), weights(winner))

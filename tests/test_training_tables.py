@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from softbeam.cells import read_result
-from softbeam.claims import judged
 from softbeam.cli import main
-from softbeam.config import Lstm
-from softbeam.evaluate import Scored
-from softbeam.grid import ALONE
-from softbeam.objectives import DirectLoss, ScheduledSampling, SelfNormalized
-from softbeam.training_experiments import training, with_starts
-from softbeam.training_results import Judge, make, runs_of
-from softbeam.training_runs import runs
-from softbeam.training_tables import TABLES, Claim, Place, Table, Value, decoded
+from softbeam.experiments.search_aware.cells import training, with_starts
+from softbeam.experiments.search_aware.results import Judge, make, runs_of
+from softbeam.experiments.search_aware.runs import runs
+from softbeam.experiments.search_aware.tables import TABLES, Claim, Place, Table, Value, decoded
+from softbeam.objectives.soft_beam import DirectLoss, ScheduledSampling, SelfNormalized
+from softbeam.reports.verdicts import judged
+from softbeam.runtime.cells import read_result
+from softbeam.runtime.grid import ALONE
+from softbeam.training.config import Lstm
+from softbeam.training.evaluation import Scored
 
 PRESETS = ("cpu", "paper", "tiny")
 
@@ -142,7 +142,9 @@ def test_a_table_from_beginning_to_end(out, capsys):
 def test_finished_runs_are_kept(out, monkeypatch):
     again = {"seeds": [1, 2], "workers": ALONE, "quiet": True}
     first = make("table-5.3", "tiny", out, **again)
-    monkeypatch.setattr("softbeam.training_experiments.train", None)  # nothing may be trained
+    monkeypatch.setattr(
+        "softbeam.experiments.search_aware.cells.train", None
+    )  # nothing may be trained
     assert make("table-5.3", "tiny", out, **again) == first
 
 
@@ -175,8 +177,8 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
     def scores(cell, decode, folder):
         return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5)
 
-    monkeypatch.setattr("softbeam.training_results.sentence_scores", scores)
-    monkeypatch.setattr("softbeam.training_results.has_outputs", lambda *_: True)
+    monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
+    monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
     rows = {n: {"x": decoded(f"mt/{r}", "dev beam", metric)} for n, r in (("a", "ce"), ("b", "sn"))}
     cells = {
         training("cpu", run, 1): {"decodes": {"dev beam": {metric: value}}}
@@ -217,8 +219,8 @@ def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
         shift = noise if cell.run in ("mt/local", "mt/sn-local") else 0.0 * noise
         return Scored("bleu", list(means[cell.run] + 5 * shift))
 
-    monkeypatch.setattr("softbeam.training_results.sentence_scores", scores)
-    monkeypatch.setattr("softbeam.training_results.has_outputs", lambda *_: True)
+    monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
+    monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
     rows = {run: {"x": decoded(run, "dev beam", "bleu")} for run in means}
     cells = {
         training("cpu", run, seed): {"decodes": {"dev beam": {"bleu": value}}}

@@ -8,24 +8,24 @@ from torch import nn
 
 import conformance
 from objective_toys import batch_of, call
-from softbeam import feedback
-from softbeam.cli.training import parse_run
-from softbeam.config import RunConfig, Search, Stage, Transformer
+from softbeam.cli.train import parse_run
 from softbeam.data.batches import collate
 from softbeam.data.tasks import Translation
-from softbeam.decoders import LocallyNormalized, fed_scores, mix
 from softbeam.models.transformer import TransformerSeq2Seq
-from softbeam.objectives import (
+from softbeam.objectives.losses import feedback
+from softbeam.objectives.soft_beam import (
     CrossEntropy,
     DirectLoss,
     ScheduledSampling,
     SoftHinge,
     TwoPassScheduledSampling,
 )
-from softbeam.relax import REFERENCE, Form, soft_beam, soft_beam_loss
 from softbeam.schedules import Constant, Moment
-from softbeam.search import beam_search
-from softbeam.train import train
+from softbeam.search.decoders import LocallyNormalized, fed_scores, mix
+from softbeam.search.hard import beam_search
+from softbeam.search.soft.loop import REFERENCE, Form, soft_beam, soft_beam_loss
+from softbeam.training.config import RunConfig, Search, Stage, Transformer
+from softbeam.training.loop import train
 from softbeam.types import Batch, FedDecoder
 from test_models import examples
 from torch_layers import twins

@@ -4,16 +4,17 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 
-from softbeam import __version__, ranks
-from softbeam.cli.benching import bench
-from softbeam.cli.fetching import data, models
-from softbeam.cli.reproducing import demo, report, reproduce
-from softbeam.cli.running import analyze, decode, evaluate
-from softbeam.cli.sampling import certify, infill, sample, score
-from softbeam.cli.training import compare, sweep, train
-from softbeam.cli.working import worker
+from softbeam import __version__
+from softbeam.cli.bench import bench
+from softbeam.cli.catalogue import data, models
+from softbeam.cli.report import demo, report, reproduce
+from softbeam.cli.runs import analyze, decode, evaluate
+from softbeam.cli.sample import certify, infill, sample, score
+from softbeam.cli.train import compare, sweep, train
+from softbeam.cli.worker import worker
 from softbeam.errors import Interrupted, UserError
-from softbeam.signals import ending, signum_of
+from softbeam.runtime import ranks
+from softbeam.runtime.signals import ending, signum_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from softbeam import ranks
+from softbeam.runtime import ranks
 from softbeam.types import Batch
 
 

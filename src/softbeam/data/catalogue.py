@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from softbeam.data.corpora import ENTRIES, Entry, File, Hosted, Packaged
-from softbeam.data.fetch import (
+from softbeam.data.download import (
     UNREADABLE,
     Progress,
     check,
@@ -25,7 +25,7 @@ from softbeam.data.fetch import (
     terminal_progress,
 )
 from softbeam.errors import UserError
-from softbeam.files import write_atomic
+from softbeam.runtime.files import write_atomic
 
 
 def names() -> list[str]:

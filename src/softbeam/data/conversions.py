@@ -7,10 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from softbeam.data.fetch import (
-    tar_member,
-    zip_member,
-)
+from softbeam.data.download import tar_member, zip_member
 
 
 def as_it_is(content: bytes) -> bytes:

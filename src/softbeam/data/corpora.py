@@ -7,12 +7,7 @@ from functools import partial
 from urllib.parse import quote
 
 from softbeam.data.conversions import as_it_is, ccg, tatoeba, tokens_and_tags, unquoted
-from softbeam.data.fetch import (
-    Progress,
-    download,
-    origin,
-    wheel_member,
-)
+from softbeam.data.download import Progress, download, origin, wheel_member
 from softbeam.errors import UserError
 
 Derive = Callable[[bytes], bytes]  # what the origin holds -> the content used here

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from softbeam.errors import UserError
-from softbeam.files import read_object, write_text
+from softbeam.runtime.files import read_object, write_text
 
 PAD, BOS, EOS, UNK, MASK = "<pad>", "<s>", "</s>", "<unk>", "<mask>"
 SOURCE = (PAD, UNK)

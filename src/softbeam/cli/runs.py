@@ -1,0 +1,152 @@
+"""Commands for finished runs: decode, evaluate, analyze."""
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from softbeam.cli.parser import Parser, as_lists, parser, say_json
+from softbeam.errors import UserError, limited
+from softbeam.runtime.files import write_text
+
+ALIASES = {"--search": "--method"}
+
+
+def decode(words: list[str]) -> int:
+    """Outputs for new inputs: softbeam decode RUN --input FILE [--search beam --beam 5]"""
+    made = parser(
+        "decode", "Outputs of a run for new inputs, one on a line (- reads standard input)."
+    )
+    search_arguments(made)
+    made.add_argument("--input", type=str, required=True, help="inputs, one on a line; - for stdin")
+    made.add_argument("--output", type=str, default=None, help="file; standard output if not given")
+    made.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
+    parsed, search = parse_search(made, words)
+    from softbeam.training import decoding
+
+    run = decoding.load(Path(parsed.run), threads=parsed.threads)
+    lines = decoding.read_inputs(parsed.input)
+    outputs = decoding.decode_lines(run, lines, search, quiet=parsed.quiet)
+    text = decoding.render(lines, outputs, style=parsed.format, nbest=search.nbest)
+    if parsed.output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(Path(parsed.output), text)
+    return 0
+
+
+def evaluate(words: list[str]) -> int:
+    """Score a run: softbeam evaluate RUN --split dev [--search beam --beam 3] [--json]"""
+    made = parser("evaluate", "Decode a split of a run's data and score it.")
+    search_arguments(made)
+    made.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
+    made.add_argument("--output", type=str, default=None, help="also write the outputs here")
+    made.add_argument("--against", type=str, default=None, help="another run: is it different?")
+    made.add_argument(
+        "--check-normalization", action="store_true", help="raw and normalized scores, and log Z"
+    )
+    parsed, search = parse_search(made, words)
+    if parsed.check_normalization and search.method == "beam" and search.beam < 2:
+        raise UserError(f"--beam {search.beam}: --check-normalization needs a beam of at least 2")
+    from softbeam.training import decoding
+
+    run = decoding.load(Path(parsed.run), threads=parsed.threads)
+    other = None
+    if parsed.against is not None:
+        other = decoding.load(Path(parsed.against), threads=parsed.threads)
+        kind, theirs = run.config.data.kind, other.config.data.kind
+        if kind != theirs:
+            raise UserError(f"--against {parsed.against}: is a run of {theirs}, not of {kind}")
+    found, outputs = decoding.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
+    if parsed.output is not None:
+        text = "".join(" ".join(tokens) + "\n" for tokens in outputs)
+        write_text(Path(parsed.output), text)
+    show_figures(found["metrics"])
+    if other is not None:
+        found["against"] = decoding.compare_split(
+            run, outputs, other, parsed.split, search, quiet=parsed.quiet
+        )
+        print(f"\nagainst {parsed.against} (paired bootstrap over sentences)")
+        show_figures(found["against"])
+    if parsed.check_normalization:
+        from softbeam.reports.analysis import check_split
+
+        found["normalization"] = check_split(run, parsed.split, search, quiet=parsed.quiet)
+        print("\nbeam search with raw and with normalized scores")
+        show_figures({k: v for k, v in found["normalization"].items() if v is not None})
+    if parsed.json:
+        say_json({"run": parsed.run, "split": parsed.split} | found)
+    return 0
+
+
+def analyze(words: list[str]) -> int:
+    """Where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
+    made = parser("analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths.")
+    made.add_argument("runs", type=str, nargs="+", help="folders of finished runs")
+    made.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    made.add_argument("--beams", type=list[int], default=[1, 2, 3, 5, 10, 20], help="beam sizes")
+    made.add_argument(
+        "--normalize",
+        type=bool | None,
+        default=None,
+        help="normalized scores; as each run's select",
+    )
+    made.add_argument("--limit", type=int | None, default=None, help="only the first so many")
+    made.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
+    made.add_argument("--threads", type=int, default=1, help="processor threads")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+    made.add_argument("--json", action="store_true", help="everything as a last line of JSON")
+    parsed = made.parse_args(as_lists(words, ("--beams",)))
+    positive = [("beams", min(parsed.beams, default=0)), ("threads", parsed.threads)]
+    for name, value in [*positive, ("limit", 1 if parsed.limit is None else parsed.limit)]:
+        if value < 1:
+            raise UserError(f"--{name} {value}: must be at least 1")
+    from softbeam.reports import analysis_charts
+
+    out = Path(parsed.out)
+    analysis_charts.require(out)
+    from softbeam.reports.analysis import analyze as run
+
+    found = run(
+        [Path(folder) for folder in parsed.runs],
+        split=parsed.split,
+        beams=parsed.beams,
+        normalize=parsed.normalize,
+        limit=parsed.limit,
+        threads=parsed.threads,
+        quiet=parsed.quiet,
+    )
+    print(analysis_charts.as_text(found))
+    write_text(out / "analysis.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    figures = analysis_charts.write_figures(found, out)
+    names = ", ".join(dict.fromkeys(path.stem for path in figures))
+    print(f"\nin {out}: analysis.json, and as .png and .svg {names}")
+    if parsed.json:
+        say_json(found)
+    return 0
+
+
+def search_arguments(made: Parser) -> None:
+    """The run folder and the flags of a search, shared by decode and evaluate."""
+    from softbeam.training.config import Search
+
+    made.add_argument("run", type=str, help="folder of a finished run")
+    made.add_class_arguments(Search, None)
+    made.add_argument("--threads", type=int, default=1, help="processor threads")
+    made.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
+    """Parsed arguments and their `Search`; `--search` is the method."""
+    from softbeam.training.config import Search
+
+    parsed = made.parse_args([ALIASES.get(word, word) for word in words])
+    limited("--threads", parsed.threads, least=1)
+    return parsed, Search(**{f.name: parsed[f.name] for f in fields(Search)})
+
+
+def show_figures(figures: dict[str, Any]) -> None:
+    for name, value in figures.items():
+        print(f"{name:24} {value:.4g}" if isinstance(value, float) else f"{name:24} {value}")

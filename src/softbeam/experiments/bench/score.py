@@ -1,0 +1,172 @@
+"""Pseudo-log-likelihoods against the minicons package: same model, same texts, in one run.
+
+minicons gives all masked rows of all texts to the model at once, and takes the logits of every
+position. What is saved by the output layer at masked positions alone depends on its share of the
+model: most of the work for 30,522 words and a small model, nothing for 25 amino acids.
+
+The forms take turns; seconds are of processor time, which other work on the machine disturbs less,
+and the ratio is the median over the turns. Peak memory of one long text is
+that of a process of its own, less what importing the packages takes.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from time import process_time
+from typing import Any
+
+import torch
+
+from softbeam.errors import need
+from softbeam.experiments.bench.soft_beam import _peak_kb
+from softbeam.models import catalogue
+from softbeam.models.huggingface.masked import HfMaskedLM
+from softbeam.sampling.texts.score import scored
+
+# Layers and width of published BERTs with 30,522 words. Their weights are random here, as no
+# package carries them; time and memory do not depend on weights.
+SHAPES = {"bert-tiny": (2, 128), "bert-mini": (4, 256), "bert-small": (4, 512)}
+VOCAB = 30_522
+ANTIBODY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFTFSSYAMSWVRQAPGKGLEWVSAISGSGGSTYYADSVKGRFTISRDNSKNTLYLQMNSLRAEDTAV"
+)
+REACTIONS = "CC(=O)O.OCCC>>CC(=O)O", "CCN.CC(=O)Cl>>CC(=O)NCC"
+
+
+def model_of(name: str) -> HfMaskedLM:
+    """A published shape, or a pretrained model."""
+    if name not in SHAPES:
+        return catalogue.load(name)
+    from transformers import BertConfig, BertForMaskedLM
+
+    layers, width = SHAPES[name]
+    config = BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        pad_token_id=0,
+    )
+    specials = catalogue.BERT_SPECIALS
+    words = [*specials.values(), *(f"w{i}" for i in range(VOCAB - len(specials)))]
+    torch.manual_seed(0)
+    tokenizer = catalogue.word_level(words, r"w\d+", specials, 512)
+    return HfMaskedLM(BertForMaskedLM(config), tokenizer)
+
+
+def texts_of(name: str, texts: int, tokens: int) -> list[str]:
+    """Texts of so many tokens; real reactions have their own lengths."""
+    if name in SHAPES:
+        numbers = torch.randint(
+            VOCAB - 9, (texts, tokens), generator=torch.Generator().manual_seed(0)
+        )
+        return ["".join(f"w{i}" for i in row) for row in numbers.tolist()]
+    if name.startswith("rxn"):
+        return [REACTIONS[i % len(REACTIONS)] for i in range(texts)]
+    starts = range(0, len(ANTIBODY) - tokens, 10)
+    return [ANTIBODY[starts[i % len(starts)] :][:tokens] for i in range(texts)]
+
+
+def ours(mlm: HfMaskedLM, texts: Sequence[str]) -> list[float]:
+    return [one.score for one in scored(mlm, texts)]
+
+
+def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
+    """minicons' score of each text."""
+    from minicons.scorer import MaskedLMScorer
+
+    scorer = MaskedLMScorer(mlm.model, "cpu", tokenizer=mlm.tokenizer)
+
+    def score(texts: Sequence[str]) -> list[float]:
+        # minicons 0.3.39 tokenizes by a method that transformers 5 no longer has
+        batch = mlm.tokenizer(list(texts), padding=True)
+        found: list[float] = scorer.sequence_score(batch, reduction=lambda x: x.sum(0).item())
+        return found
+
+    return score
+
+
+def compared(name: str, *, texts: int, tokens: int, repeats: int) -> dict[str, Any]:
+    """Texts/s of both, their ratio, and the largest difference of a score."""
+    mlm, given = model_of(name), texts_of(name, texts, tokens)
+    score, seconds = theirs(mlm), {"ours": [0.0], "minicons": [0.0]}
+    worst = max(abs(a - b) for a, b in zip(ours(mlm, given), score(given), strict=True))
+    forms = {"ours": lambda: ours(mlm, given), "minicons": lambda: score(given)}
+    for form in forms:
+        seconds[form] = []
+    for _ in range(repeats):
+        for form, call in forms.items():
+            started = process_time()
+            call()
+            seconds[form].append(process_time() - started)
+    ratios = [b / a for a, b in zip(seconds["ours"], seconds["minicons"], strict=True)]
+    row: dict[str, Any] = {"model": name, "texts": texts, "tokens": tokens}
+    row |= {f"{form}_s": statistics.median(values) for form, values in seconds.items()}
+    return row | {"ratio": statistics.median(ratios), "largest_difference": worst}
+
+
+def peak_mb(name: str, tokens: int) -> float:
+    """Peak resident memory of scoring one text in a process of its own, in MB, model and all."""
+    call = f"from softbeam.experiments.bench.score import probe; probe({name!r}, {tokens})"
+    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
+    return float(json.loads(out.stdout.splitlines()[-1])["peak_mb"])
+
+
+def probe(name: str, tokens: int) -> None:
+    """Prints the peak of one score, less what the imports had taken: run in a child."""
+    torch.set_num_threads(1)
+    before = _peak_kb()
+    ours(model_of(name), texts_of(name, 1, tokens))
+    print(json.dumps({"peak_mb": (_peak_kb() - before) / 1024}))
+
+
+def run(
+    *,
+    models: Sequence[str] = ("bert-mini", "sapiens-vh"),
+    texts: int = 8,
+    tokens: int = 20,
+    long: int = 200,
+    repeats: int = 5,
+    memory: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """The figures of each model, and the memory that one long text takes.
+
+    Args:
+        models: shapes of published BERTs, or pretrained models.
+        texts: number of texts.
+        tokens: of each text.
+        long: tokens of the long text, of the first shape.
+        repeats: number of turns.
+        memory: whether to measure the peak of the long text.
+        progress: is told lines as they are found.
+    """
+    need("minicons", "bench")
+    say, rows = progress or (lambda line: None), []
+    for name in models:
+        rows.append(row := compared(name, texts=texts, tokens=tokens, repeats=repeats))
+        say(
+            f"{name:12} {texts} x {tokens} tokens: {row['ours_s']:.3f} s, minicons "
+            f"{row['minicons_s']:.3f} s: {row['ratio']:.2f}x; largest difference "
+            f"{row['largest_difference']:.1e}"
+        )
+    found: dict[str, Any] = {"bench": "score", "repeats": repeats, "rows": rows}
+    shape = next((name for name in models if name in SHAPES), None)
+    if memory and shape is not None:
+        all_logits = 4 * long * (long + 2) * VOCAB / 2**20
+        found["long"] = {
+            "model": shape,
+            "tokens": long,
+            "peak_mb": peak_mb(shape, long),
+            "short_peak_mb": peak_mb(shape, tokens),
+            "all_logits_mb": all_logits,
+        }
+        say(
+            f"{shape:12} one text of {long} tokens: {found['long']['peak_mb']:.0f} MB "
+            f"({tokens} tokens: {found['long']['short_peak_mb']:.0f} MB); logits of all its rows "
+            f"and positions would be {all_logits:.0f} MB"
+        )
+    return found

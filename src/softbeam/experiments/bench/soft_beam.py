@@ -1,0 +1,228 @@
+"""Time and memory of soft-beam training against cross-entropy, in every form.
+
+One update's forward and backward pass of an LSTM decoder, or of a Transformer with its encoder. The
+forms are timed in turns within one run, so that a busy machine slows all of them alike; medians are
+reported. Peak memory is that of a process of its own for each form, less what the imports take.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from softbeam.models.transformer import TransformerSeq2Seq
+from softbeam.search.decoders import LocallyNormalized, forced_scores
+from softbeam.search.relaxations import flushed_denormals
+from softbeam.search.soft.beam import FAST, REFERENCE, Form
+from softbeam.search.soft.loop import expected_cost, soft_beam
+from softbeam.types import Decoder
+
+FORMS = ("ce", "reference", "dense", "pooled", "checkpointed")
+
+
+class LstmModel(nn.Module):
+    """An LSTM language model of the benchmark's size, with both a fused and a stepwise form."""
+
+    def __init__(self, vocab: int, *, hidden: int = 256, batch: int = 32):
+        super().__init__()
+        self.batch, self.hidden = batch, hidden
+        self.embed = nn.Embedding(vocab, hidden)
+        self.bos = nn.Parameter(torch.randn(hidden))
+        self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
+        self.output = nn.Linear(hidden, vocab)
+        self.first = nn.Parameter(torch.randn(batch, hidden))  # a source for each row
+
+    def bound(self) -> Decoder:
+        return self
+
+    def sharpen(self, factor: float) -> None:
+        self.output.weight.mul_(factor)
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.embed.weight
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]:
+        return self.output.weight, self.output.bias
+
+    def start(self) -> tuple[Any, Tensor]:
+        return (self.first.tanh(), self.first), self.bos.expand(self.batch, -1)
+
+    def advance(self, state: Any, emb: Tensor) -> tuple[Tensor, Any]:
+        h, c = torch.lstm_cell(emb, state, *self.lstm.all_weights[0])
+        return h, (h, c)
+
+    def step(self, state: Any, emb: Tensor) -> tuple[Tensor, Any]:
+        hidden, state = self.advance(state, emb)
+        return self.output(hidden), state
+
+    def forced(self, target: Tensor) -> Tensor:
+        """Teacher forcing by the fused LSTM."""
+        (h, c), bos = self.start()
+        emb = torch.cat([bos[:, None], self.embed(target[:, :-1])], 1)
+        return self.output(self.lstm(emb, (h[None], c[None]))[0])
+
+
+class TransformerModel(TransformerSeq2Seq):
+    """Three layers on each side, 256 wide, with sources as long as the targets."""
+
+    def __init__(self, vocab: int, *, batch: int = 32, steps: int = 20):
+        super().__init__(vocab, vocab, width=256, layers=3, dropout=0.0)
+        self.source = torch.randint(1, vocab, (batch, steps))
+
+    def bound(self) -> Decoder:
+        return self(self.source)
+
+    def sharpen(self, factor: float) -> None:
+        self.embed.weight.mul_(factor)
+
+
+MODELS: dict[str, type[LstmModel] | type[TransformerModel]]
+MODELS = {"lstm": LstmModel, "transformer": TransformerModel}
+VOCABULARIES = {"lstm": [10, 1284, 32000], "transformer": [8000]}
+
+
+class Case:
+    """One update of each form for one vocabulary and beam size."""
+
+    def __init__(
+        self,
+        vocab: int,
+        k: int,
+        *,
+        model: str = "lstm",
+        alpha: float = 4.0,
+        candidates: int = 64,
+        steps: int = 20,
+        batch: int = 32,
+        normalize: bool = False,
+        tolerance: float = 1e-6,
+        spread: float = 8.0,
+    ):
+        """Scores get the standard deviation `spread`: 8 gives an entropy of 1.1 to 1.4 nats and a
+        best token of probability 0.6, as trained models have."""
+        torch.manual_seed(0)
+        self.model = MODELS[model](vocab, batch=batch)
+        self.k, self.alpha, self.vocab, self.normalize = k, alpha, vocab, normalize
+        self.target = torch.randint(vocab, (batch, steps))
+        self.costs = torch.ones(batch, steps, vocab).scatter_(2, self.target[..., None], 0.0)
+        self.pool = Form(candidates=min(candidates, vocab), tolerance=tolerance)
+        self.dropped = float("nan")
+        with torch.no_grad():
+            self.model.sharpen(spread / float(self.forced().std()))
+
+    def update(self, form: str) -> Tensor:
+        """The loss of one update, after its backward pass."""
+        self.model.zero_grad(set_to_none=True)
+        with flushed_denormals():  # as in training
+            loss = self.cross_entropy() if form == "ce" else self.soft_beam(form)
+            loss.backward()
+        return loss.detach()
+
+    def forced(self) -> Tensor:
+        return forced_scores(self.model.bound(), self.target)
+
+    def cross_entropy(self) -> Tensor:
+        return cross_entropy(self.forced().flatten(0, 1), self.target.flatten())
+
+    def soft_beam(self, form: str) -> Tensor:
+        forms = {"reference": REFERENCE, "dense": FAST, "pooled": self.pool}
+        how = (forms | {"checkpointed": Form(checkpoint=True)})[form]
+        decoder = self.model.bound()
+        decoder = LocallyNormalized(decoder) if self.normalize else decoder
+        beam = soft_beam(decoder, self.costs, k=self.k, alpha=self.alpha, form=how)
+        if form == "pooled":
+            self.dropped = float(beam.dropped.max())
+        return expected_cost(beam, self.alpha).sum()
+
+
+def timed(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def peak_mb(vocab: int, k: int, form: str, **options: Any) -> float:
+    """Peak resident memory of two updates in a process of their own, in MB: model, data and all."""
+    call = f"from {__name__} import probe; probe({vocab}, {k}, {form!r}, **{options})"
+    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
+    return float(json.loads(out.stdout)["peak_mb"])
+
+
+def probe(vocab: int, k: int, form: str, **options: Any) -> None:
+    """Prints the peak of two updates, less what the imports had taken: run in a child."""
+    torch.set_num_threads(1)
+    before = _peak_kb()
+    case = Case(vocab, k, **options)
+    for _ in range(2):
+        case.update(form)
+    print(json.dumps({"peak_mb": (_peak_kb() - before) / 1024}))
+
+
+def _peak_kb() -> int:
+    """This process's largest resident size; Linux's ru_maxrss would include its parent's."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
+        return int(lines["VmHWM"].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -> dict[str, Any]:
+    """One row of the benchmark."""
+    case = Case(vocab, k, **options)
+    times: dict[str, list[float]] = {form: [] for form in FORMS}
+    for turn in range(repeats + 1):
+        for form in FORMS:
+            seconds = timed(lambda form=form: case.update(form))  # type: ignore[misc]
+            if turn:  # the first warms up
+                times[form].append(seconds)
+    medians = {form: statistics.median(values) for form, values in times.items()}
+    row: dict[str, Any] = {"vocab": vocab, "k": k}
+    row |= {f"{form}_s": medians[form] for form in FORMS}
+    row |= {f"{form}_ratio": medians[form] / medians["ce"] for form in FORMS[1:]}
+    fastest = min("dense", "pooled", key=lambda form: medians[form])
+    row |= {"best": fastest, "best_ratio": medians[fastest] / medians["ce"]}
+    row |= {"speedup": medians["reference"] / medians[fastest], "dropped_bound": case.dropped}
+    if memory:
+        row["peak_mb"] = {form: peak_mb(vocab, k, form, **options) for form in FORMS}
+    return row
+
+
+def run(
+    *,
+    model: str = "lstm",
+    vocab: Sequence[int] = (10, 1284, 32000),
+    k: Sequence[int] = (1, 3, 5),
+    repeats: int = 5,
+    alpha: float = 4.0,
+    candidates: int = 64,
+    normalize: bool = False,
+    memory: bool = True,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Rows of times (s), their ratios to cross-entropy, and peaks (MB), for each vocabulary and k.
+
+    A `dropped_bound` of 0 says that the pool fell back to the dense form, or held every cell.
+    """
+    rows = []
+    for size in vocab:
+        for beam in k:
+            options = {"model": model, "alpha": alpha, "candidates": candidates}
+            options["normalize"] = normalize
+            rows.append(measure(size, beam, repeats=repeats, memory=memory, **options))
+            if progress is not None:
+                progress(rows[-1])
+    settings = {"model": model, "width": 256, "batch": 32, "time": 20, "alpha": alpha}
+    settings |= {"candidates": candidates, "normalize": normalize, "repeats": repeats}
+    return {"settings": settings, "rows": rows}

@@ -1,0 +1,400 @@
+"""Random fields fitted to sequences by different objectives, and how well (thesis, Sec. 6.2.3).
+
+One `Fit` is one cell of a grid: its data, its objective, its sizes and its seed. `run` trains it
+and measures it on held-out sequences: the negative log-likelihood with the model's own log Z, exact
+where the space can be enumerated and by annealed importance sampling beyond, and beside it the
+pseudolikelihood and the MLM objective.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from softbeam import exact
+from softbeam.data.synthetic import Palindromes, high_entropy_hmm, low_entropy_hmm
+from softbeam.data.tasks import phoneme_sequences
+from softbeam.errors import UserError
+from softbeam.models.random_field import BiLstmMrf
+from softbeam.objectives.energy import (
+    KlProjection,
+    Likelihood,
+    MaskedLikelihood,
+    NoiseContrastive,
+    PersistentContrastiveDivergence,
+    Pseudolikelihood,
+)
+from softbeam.objectives.losses.energy import Memory, UnigramNoise, log_phi
+from softbeam.objectives.soft_beam import Objective
+from softbeam.runtime.cells import key, result_path
+from softbeam.sampling import importance
+from softbeam.sampling.kernels import metropolis_hastings
+from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.schedules import Moment
+from softbeam.search.relaxations import length_mask
+from softbeam.training.runs import load_weights, save_weights
+from softbeam.types import Batch, Kernel
+
+Data = Literal["palindromes", "hmm-low", "hmm-high", "phonemes", "phonemes-distinct"]
+Method = Literal["LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD"]
+SYNTHETIC: tuple[Data, ...] = ("palindromes", "hmm-low", "hmm-high")
+TIME = 5  # length and vocabulary of the synthetic sequences
+VOCAB = 5
+LONGEST = 6  # phonemes
+ALL = 10**6  # a training size beyond what there is
+RESERVED = 65_000  # "for the real data we reserve 65k ... instances for training the MLM"
+EVALUATED = 2000  # rows at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A random field trained on one dataset with one objective.
+
+    Args:
+        data: palindromes, hmm-low, hmm-high, phonemes, or phonemes-distinct (one of each kind).
+        objective: LL, PLL, MLM, KL, KL+PLL, NCE or PCD.
+        size: training sequences; a number beyond what there is means all of them.
+        seed: of the dataset, its split, the weights and the batches.
+        reserved: train on the sequences set aside for teachers, which no other fit sees.
+        teacher: the MLM fit whose conditionals KL projects, and from whose weights it starts.
+        embedding: width of the embeddings.
+        hidden: width of each LSTM.
+        lr: learning rate of Adam at the start; it falls in a line to a tenth.
+        batch: sequences in an update.
+        updates: the most there are.
+        every: updates between looks at the dev set; the best weights on it are kept.
+        patience: looks without a better one before it stops.
+        tested: held-out sequences, at most.
+        exact_time: longest sequences whose log Z is enumerated.
+        particles: of annealed importance sampling, for longer ones.
+        steps: bridges of it.
+        check: use it at length `exact_time` too, where the exact value is known.
+    """
+
+    data: Data
+    objective: Method
+    size: int
+    seed: int
+    reserved: bool = False
+    teacher: "Fit | None" = None
+    embedding: int = 16
+    hidden: int = 32
+    lr: float = 5e-3
+    batch: int = 128
+    updates: int = 2000
+    every: int = 50
+    patience: int = 6
+    tested: int = 10_000
+    exact_time: int = 5
+    particles: int = 1000
+    steps: int = 600
+    check: bool = False
+
+    def __str__(self) -> str:
+        size = "all" if self.size == ALL else f"{self.size:,}"
+        return f"{self.objective} on {size} {self.data}, seed {self.seed}"
+
+    def __post_init__(self) -> None:
+        if self.objective.startswith("KL") != (self.teacher is not None):
+            raise ValueError(
+                f"objective={self.objective}: KL needs a teacher, the others have none"
+            )
+
+
+class Sequences(NamedTuple):
+    """Rows padded on the right with 0; `mask` is True at the tokens."""
+
+    tokens: Int[Tensor, "rows time"]
+    mask: Bool[Tensor, "rows time"]
+
+    def rows(self, chosen: Any) -> "Sequences":
+        return Sequences(self.tokens[chosen], self.mask[chosen])
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(source=self.tokens[:, :0], target=self.tokens, mask=self.mask)
+
+    def parts(self, size: int) -> Iterator["Sequences"]:
+        yield from map(Sequences, self.tokens.split(size), self.mask.split(size))
+
+
+class Splits(NamedTuple):
+    train: Sequences
+    dev: Sequences
+    test: Sequences
+    vocab: int
+    instances: int | None  # of the whole dataset; None where it is a generator
+
+
+def run(cell: Fit, folder: Path) -> dict[str, Any]:
+    """Train a cell, keep its weights in the folder, and return what was measured."""
+    splits = load(cell)
+    model = build(cell, splits, folder)
+    started = time.process_time()
+    trained = train(model, cell, splits, folder)
+    trained["training_cpu_seconds"] = round(time.process_time() - started, 2)
+    path = weights_path(cell, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_weights(model, path)
+    found = measure(model, cell, splits) | trained
+    return found | {"cpu_seconds": round(time.process_time() - started, 2)}
+
+
+def weights_path(cell: Fit, folder: Path) -> Path:
+    return folder / "models" / f"{key(cell)}.safetensors"
+
+
+# Data
+
+
+def load(cell: Fit) -> Splits:
+    """Training, dev and test sequences; the same seed gives the same, whatever the objective.
+
+    Dev has half the training size, 100 sequences at least and 1000 at most.
+    """
+    dev = min(max(100, cell.size // 2), 1000)
+    if cell.data in SYNTHETIC:
+        # Streams that never meet: training, dev and test, and those of teachers.
+        first = 10 * cell.seed + (5 if cell.reserved else 0)
+        wanted = (cell.size, dev, cell.tested)
+        train, held, test = (drawn(cell.data, n, first + i) for i, n in enumerate(wanted))
+        return Splits(train, held, test, VOCAB, None)
+    everything, vocab = phonemes(distinct=cell.data == "phonemes-distinct")
+    n = len(everything.tokens)
+    order = torch.randperm(n, generator=Generator().manual_seed(cell.seed))
+    tested, rest = order[: n // 10], order[n // 10 :]
+    # Teachers take the reserved ones, others begin at the far end, and all meet the same test set.
+    chosen = rest[:RESERVED] if cell.reserved else rest.flip(0)
+    dev = min(dev, len(chosen) // 10)
+    return Splits(
+        everything.rows(chosen[dev : dev + cell.size]),
+        everything.rows(chosen[:dev]),
+        everything.rows(tested[: cell.tested]),
+        vocab,
+        n,
+    )
+
+
+def drawn(data: Data, n: int, seed: int) -> Sequences:
+    """n sequences of a generator."""
+    if data == "palindromes":
+        rows = Palindromes(vocab=VOCAB, time=TIME).sample(n, seed=seed)
+    else:
+        rows = hmm(data).sample(n, time=TIME, seed=seed)
+    tokens = torch.tensor(rows)
+    return Sequences(tokens, torch.ones_like(tokens, dtype=torch.bool))
+
+
+def hmm(data: Data) -> Any:
+    return low_entropy_hmm() if data == "hmm-low" else high_entropy_hmm()
+
+
+def log_truth(data: Data, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]:
+    """log p of the generator itself."""
+    source = Palindromes(vocab=VOCAB, time=TIME) if data == "palindromes" else hmm(data)
+    return torch.from_numpy(np.asarray(source.log_prob(tokens.numpy())))
+
+
+@cache
+def phonemes(*, distinct: bool) -> tuple[Sequences, int]:
+    """The dictionary's pronunciations of at most six phonemes as numbers, and how many symbols."""
+    found = phoneme_sequences(max_phones=LONGEST, distinct=distinct)
+    symbols = {name: i for i, name in enumerate(sorted({p for row in found for p in row}))}
+    rows = [[symbols[p] for p in row] + [0] * (LONGEST - len(row)) for row in found]
+    lengths = torch.tensor([len(row) for row in found])
+    return Sequences(torch.tensor(rows), length_mask(lengths, LONGEST)), len(symbols)
+
+
+# Training
+
+
+def build(cell: Fit, splits: Splits, folder: Path) -> BiLstmMrf:
+    """A new model, or the teacher's copy, with the memory that its objective needs."""
+    torch.manual_seed(cell.seed)
+    model = BiLstmMrf(splits.vocab, embedding=cell.embedding, hidden=cell.hidden)
+    if cell.teacher is not None:
+        model = taught(cell.teacher, splits.vocab, folder)
+    if cell.objective in ("NCE", "PCD"):
+        longest = splits.train.tokens.shape[1]
+        model.memory = Memory(splits.vocab, longest=longest, chains=cell.batch)
+    return model
+
+
+def taught(cell: Fit, vocab: int, folder: Path) -> BiLstmMrf:
+    """The model of a finished cell."""
+    path = weights_path(cell, folder)
+    if not path.is_file():
+        raise UserError(f"{path} is missing: remove {result_path(cell, folder)} and run it again")
+    model = BiLstmMrf(vocab, embedding=cell.embedding, hidden=cell.hidden)
+    load_weights(model, path)
+    return model
+
+
+def objective_of(cell: Fit, splits: Splits, folder: Path) -> Objective:
+    """What the cell's method minimizes."""
+    if cell.teacher is not None:
+        teacher = taught(cell.teacher, splits.vocab, folder).requires_grad_(False)
+        # 1:1 where both are summed: the thesis gives no weight (resolutions D5)
+        return KlProjection(teacher=teacher, pseudolikelihood=float(cell.objective == "KL+PLL"))
+    if cell.objective == "NCE":
+        return NoiseContrastive(noise=UnigramNoise.fit(*splits.train, vocab=splits.vocab))
+    plain: dict[str, Objective] = {
+        "LL": Likelihood(),
+        "PLL": Pseudolikelihood(),
+        "MLM": MaskedLikelihood(),
+        "PCD": PersistentContrastiveDivergence(kernel=own_kernel),
+    }
+    return plain[cell.objective]
+
+
+def own_kernel(model: BiLstmMrf) -> Kernel:
+    """Metropolis-Hastings with the model's own free conditionals as proposals (Algorithm 4)."""
+    return metropolis_hastings(model.energy, MaskedConditionals(model))
+
+
+def train(model: BiLstmMrf, cell: Fit, splits: Splits, folder: Path) -> dict[str, Any]:
+    """Adam on minibatches; the weights with the best dev loss are kept.
+
+    The dev loss is the objective's own, but PCD's, which has no value, is the likelihood.
+    """
+    rng = Generator().manual_seed(cell.seed)
+    objective = objective_of(cell, splits, folder)
+    judge = Likelihood() if cell.objective == "PCD" else objective
+    optimizer = torch.optim.Adam(model.parameters(), lr=cell.lr)
+    best, at, waited, update = math.inf, 0, 0, 0
+    kept = model.state_dict()
+    for update, batch in enumerate(batches(splits.train, cell, rng), start=1):
+        optimizer.param_groups[0]["lr"] = cell.lr * (1 - 0.9 * (update - 1) / cell.updates)
+        loss = objective(model, batch, now=Moment(update=update), rng=rng)
+        optimizer.zero_grad()
+        (loss.total / loss.size).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        if update % cell.every == 0 or update == cell.updates:
+            value = mean_loss(model, judge, splits.dev)
+            waited += 1
+            if value < best:
+                best, waited, at = value, 0, update
+                kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            if waited >= cell.patience:
+                break
+    if at == 0:
+        raise ValueError(f"{cell}: no dev loss was a number")
+    model.load_state_dict(kept)
+    return {"dev_loss": best, "best_update": at, "updates": update}
+
+
+def batches(train: Sequences, cell: Fit, rng: Generator) -> Iterator[Batch]:
+    """The training sequences in a new order for each pass, as many batches as there are updates."""
+    made = 0
+    while made < cell.updates:
+        for chosen in torch.randperm(len(train.tokens), generator=rng).split(cell.batch):
+            yield train.rows(chosen).batch
+            made += 1
+            if made == cell.updates:
+                return
+
+
+@torch.no_grad()
+def mean_loss(model: BiLstmMrf, objective: Objective, data: Sequences) -> float:
+    """The objective in nats for each sequence; its chance is the same every time."""
+    rng = Generator().manual_seed(0)
+    losses = [objective(model, p.batch, now=Moment(), rng=rng) for p in data.parts(EVALUATED)]
+    return sum(loss.total.item() for loss in losses) / len(data.tokens)
+
+
+# Measuring
+
+
+@torch.no_grad()
+def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
+    """Held-out figures in nats for each sequence, and how log Z was found.
+
+    `nll` is that of sequences given their length. `true_nll` is the generator's own on the same
+    sequences, and `expected_nll` the model's expectation under the generator, without noise: it is
+    never below the generator's `entropy`.
+    """
+    model.eval()
+    test = splits.test
+    scores = torch.cat([log_phi(model, *part).double() for part in test.parts(EVALUATED)])
+    lengths = test.mask.sum(1)
+    log_z, how, error = {}, {}, 0.0
+    for length in lengths.unique().tolist():
+        share = (lengths == length).double().mean().item()
+        found = log_partition(model, length, cell)
+        log_z[length], how[length] = found["log_z"], found
+        error = math.hypot(error, share * found.get("error", 0.0))
+    nll = torch.tensor([log_z[n] for n in lengths.tolist()]).double() - scores
+    figures = {
+        "nll": nll.mean().item(),
+        "nll_spread": nll.std().item(),
+        "log_z_error": error,
+        "log_z": {str(n): found for n, found in how.items()},
+        "pll": mean_loss(model, Pseudolikelihood(), test.rows(slice(0, EVALUATED))),
+        "mlm": mean_loss(model, MaskedLikelihood(), test.rows(slice(0, EVALUATED))),
+        "tested": len(nll),
+        "trained": len(splits.train.tokens),
+    }
+    if cell.data in SYNTHETIC:
+        return figures | against_truth(model, cell.data, test)
+    if cell.check and cell.exact_time in log_z:
+        checked = sampled(model, cell.exact_time, cell)._asdict()
+        figures["ais_check"] = checked | {"exact": log_z[cell.exact_time]}
+    return figures | {"instances": splits.instances}
+
+
+def log_partition(model: BiLstmMrf, length: int, cell: Fit) -> dict[str, Any]:
+    """log Z of a length and how it was found: exact, or by sampling with its standard error.
+
+    The synthetic spaces are enumerated by `exact`; larger ones by the model, which shares work.
+    """
+    if cell.data in SYNTHETIC:
+        space = exact.Space(vocab=model.vocab, time=length)
+        return {"how": "exact", "log_z": exact.log_partition(score_of(model), space).item()}
+    if length <= cell.exact_time:
+        return {"how": "exact", "log_z": model.log_partition(length).item()}
+    return {"how": "AIS"} | sampled(model, length, cell)._asdict()
+
+
+def sampled(model: BiLstmMrf, length: int, cell: Fit) -> importance.Estimate:
+    """log Z of a length by annealed importance sampling from a chain fitted to the dictionary.
+
+    Where it starts decides how exact it is, not what it tends to: no model is helped by that.
+    """
+    everything, vocab = phonemes(distinct=cell.data == "phonemes-distinct")
+    seen = everything.tokens[everything.mask.sum(1) == length][:, :length]
+    return importance.log_partition(
+        score_of(model),
+        importance.MarkovChain.uniform(vocab, length).fitted(seen),
+        particles=cell.particles,
+        steps=cell.steps,
+        rng=Generator().manual_seed(cell.seed),
+    )
+
+
+def score_of(model: BiLstmMrf) -> importance.Score:
+    return lambda tokens: -model.energy(tokens)
+
+
+def against_truth(model: BiLstmMrf, data: Data, test: Sequences) -> dict[str, float]:
+    """The generator's own figures, and the model's expectation under it."""
+    space = exact.Space(vocab=VOCAB, time=TIME)
+    entropy = expected = 0.0
+    for tokens, log_p in exact.distribution(score_of(model), space):
+        truth = log_truth(data, tokens)
+        p = truth.exp()
+        entropy += torch.special.entr(p).sum().item()
+        expected -= torch.where(p > 0, p * log_p, 0.0).sum().item()
+    return {
+        "true_nll": -log_truth(data, test.tokens).mean().item(),
+        "entropy": entropy,
+        "expected_nll": expected,
+    }

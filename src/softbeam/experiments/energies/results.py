@@ -1,0 +1,320 @@
+"""Table 6.1 and Figure 6.1 of finished fits: their figures, and verdicts on what is claimed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from softbeam.errors import UserError
+from softbeam.experiments.energies.cells import SYNTHETIC, Data, Fit, run
+from softbeam.experiments.energies.tables import PRESETS, PRINTED, figure_cells, table_cells
+from softbeam.reports.tables import Rows, aligned, columns_of, number, summary, table_text
+from softbeam.reports.verdicts import Judged, claim_text, judged
+from softbeam.runtime.cells import Result, records
+from softbeam.runtime.grid import Workers, run_grid
+
+Finished = list[tuple[Fit, Result]]
+By = Mapping[str, Sequence[Result]]  # the results of each objective, dataset by dataset
+SEC_6_2 = "thesis, Sec. 6.2.3"
+COLUMNS = ("True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD", "-PLL", "-MLM")
+NEAR = 0.5  # nats a sequence, ours: "similar values" differ by up to 0.40 in print
+TITLES = {
+    "palindromes": "palindromes",
+    "hmm-low": "HMM, low entropy",
+    "hmm-high": "HMM, high entropy",
+    "phonemes": "phonemes",
+    "phonemes-distinct": "phonemes, distinct",
+}
+NOTES = """\
+NLL: mean over held-out sequences with the model's own log Z; ± is the standard deviation over the
+datasets. True: the generator's own NLL on the same sequences. -PLL, -MLM: the objectives' values on
+held-out sequences, each of the model trained with it. KL starts from that row's MLM and projects
+it. Phonemes are normalized given their length; LL is left out there: it would take all 39^6
+sequences at every update."""
+
+
+def make(
+    what: str,
+    preset: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    workers: Workers,
+    distinct: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The table or the figure: its fits, its text, what it claims, and the files drawn."""
+    cells = {"table-6.1": table_cells, "figure-6.1": figure_cells}[what]
+    wanted = cells(PRESETS[preset], seeds, distinct=distinct)
+    done = finish(what, wanted, folder, workers=workers, quiet=quiet)
+    found = table_6_1(done) if what == "table-6.1" else figure_6_1(done, folder)
+    title = "held-out NLL, nats per sequence"
+    name = what.replace("-", " ").capitalize()
+    head = f"{name}: {title}, mean of {len(seeds)} datasets (preset {preset})"
+    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{found['text']}"}
+    return found | said | {"cells": records(done, folder)}
+
+
+def finish(
+    name: str, cells: Sequence[Fit], folder: Path, *, workers: Workers, quiet: bool
+) -> Finished:
+    """All cells with their results; teachers, which others need, are among the first."""
+    alone = [c for c in cells if c.teacher is None]
+    alone.sort(key=lambda c: not c.reserved)
+    taught = [c for c in cells if c.teacher is not None]
+    for title, part in ((name, alone), (f"{name}, projections", taught)):
+        run_grid(part, run, folder, workers=workers, title=title, quiet=quiet)
+    return list(zip(cells, run_grid(cells, run, folder, quiet=True), strict=True))
+
+
+# The table
+
+
+def table_6_1(done: Finished) -> dict[str, Any]:
+    """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
+    groups = {name: by_objective(group) for name, group in grouped(done).items()}
+    rows = with_all_columns({name: figures_of(by) for name, by in groups.items()})
+    columns = columns_of(rows)
+    published = {
+        name: [PRINTED[name].get(column) for column in columns] for name in rows if name in PRINTED
+    }
+    log_z = {name: how_normalized(by) for name, by in groups.items()}
+    checks = [check for name, by in groups.items() for check in checks_of(name, by)]
+    claims = [claim for name, by in groups.items() for claim in claims_of(name, by)]
+    claims += growth_claims(groups)
+    digits = dict.fromkeys(columns, 3)
+    normalized = [f"{name}: log Z {how}" for name, how in log_z.items()]
+    said = [*map(claim_text, claims), *map(check_text, checks)]
+    shown = table_text(rows, published, digits)
+    return {
+        "rows": rows,
+        "published": published,
+        "digits": digits,
+        "log_z": log_z,
+        "claims": claims,
+        "checks": checks,
+        "text": "\n".join(["", shown, "", *normalized, "", NOTES, "", *said]),
+    }
+
+
+def grouped(done: Finished) -> dict[str, Finished]:
+    """The results by the table's rows, in the thesis's order."""
+    rows: dict[str, Finished] = {}
+    order = [*SYNTHETIC, "phonemes", "phonemes-distinct"]
+    for cell, result in sorted(done, key=lambda d: (order.index(d[0].data), d[0].size)):
+        rows.setdefault(row_name(cell), []).append((cell, result))
+    return rows
+
+
+def row_name(cell: Fit) -> str:
+    """p-1k, h-10k+ ..., as the thesis has it."""
+    if cell.data not in SYNTHETIC:
+        return "phoneme" if cell.data == "phonemes" else "phoneme, distinct"
+    size = f"{cell.size // 1000}k" if cell.size % 1000 == 0 else str(cell.size)
+    letter = "p" if cell.data == "palindromes" else "h"
+    return f"{letter}-{size}{'+' if cell.data == 'hmm-high' else ''}"
+
+
+def by_objective(done: Finished) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for cell, result in done:
+        found.setdefault(cell.objective, []).append(result)
+    return found
+
+
+def figures_of(by: By) -> dict[str, list[float]]:
+    """NLL of every objective, and of the generator where it is known; what was trained for."""
+    first = next(iter(by.values()))
+    true = {"True": [r["true_nll"] for r in first]} if "true_nll" in first[0] else {}
+    own = {f"-{m}": [r[m.lower()] for r in by[m]] for m in ("PLL", "MLM") if m in by}
+    return true | {m: [r["nll"] for r in results] for m, results in by.items()} | own
+
+
+def with_all_columns(rows: Rows) -> dict[str, dict[str, Sequence[float | None]]]:
+    """Rows with the same columns in one order; a figure that a row has not is an empty list."""
+    order = [c for c in COLUMNS if any(c in row for row in rows.values())]
+    return {name: {c: row.get(c, []) for c in order} for name, row in rows.items()}
+
+
+def how_normalized(by: By) -> str:
+    """exact, or which lengths were sampled, with the largest standard error of an NLL from that."""
+    first = next(iter(by.values()))[0]["log_z"]
+    sampled = [length for length, found in first.items() if found["how"] != "exact"]
+    if not sampled:
+        return "exact"
+    worst = ", ".join(
+        f"{method} {max(r['log_z_error'] for r in results):.3f}" for method, results in by.items()
+    )
+    known = [length for length in first if length not in sampled]
+    exact = f"exact to length {max(known)}, " if known else ""
+    return f"{exact}AIS at {', '.join(sampled)} (adds a standard error: {worst})"
+
+
+def claims_of(row: str, by: By) -> list[Judged]:
+    """NLL(LL) < NLL(PLL) < NLL(MLM), and both objectives near each other, dataset by dataset."""
+    pairs = [pair for pair in (("LL", "PLL"), ("PLL", "MLM"), ("LL", "MLM")) if {*pair} <= {*by}]
+    found = [
+        judged(f"{row}: NLL({low}) < NLL({high})", gaps(by, low, high), source=SEC_6_2)
+        for low, high in pairs
+    ]
+    own = [b["mlm"] - a["pll"] for a, b in zip(by["PLL"], by["MLM"], strict=True)]
+    near = f"{row}: -PLL and -MLM of their own models are within {NEAR:g} nats"
+    return [*found, judged(near, own, source=SEC_6_2, within=NEAR)]
+
+
+def growth_claims(groups: Mapping[str, By]) -> list[Judged]:
+    """With more data the objectives come nearer to each other."""
+    found = []
+    for few in groups:
+        many = few.replace("1k", "10k")
+        if many == few or many not in groups:
+            continue
+        for low, high in (("LL", "PLL"), ("PLL", "MLM")):
+            before, after = (gaps(groups[row], low, high) for row in (few, many))
+            claim = f"{many}: NLL({high}) is nearer to NLL({low}) than with {few}"
+            nearer = [a - b for a, b in zip(before, after, strict=True)]
+            found.append(judged(claim, nearer, source=SEC_6_2))
+    return found
+
+
+def gaps(by: By, low: str, high: str) -> list[float]:
+    """By how much the NLL of one objective is above the other's."""
+    return [b["nll"] - a["nll"] for a, b in zip(by[low], by[high], strict=True)]
+
+
+def checks_of(row: str, by: By) -> list[dict[str, Any]]:
+    """Of our own computation: the truth is the floor, and AIS agrees with enumeration."""
+    checks = []
+    above = [r["expected_nll"] - r["entropy"] for rs in by.values() for r in rs if "entropy" in r]
+    if above:
+        text = f"the nearest is {min(above):.4f} nats above"
+        holds = min(above) > -1e-6
+        checks.append({"claim": f"{row}: no model below the entropy", "holds": holds, "text": text})
+    sampled = [r["ais_check"] for rs in by.values() for r in rs if "ais_check" in r]
+    if sampled:
+        off = [abs(s["log_z"] - s["exact"]) / s["error"] for s in sampled]
+        text = (
+            f"standard errors off at the longest exact length: {', '.join(f'{x:.1f}' for x in off)}"
+        )
+        holds = sum(x <= 3 for x in off) >= 0.95 * len(off)
+        checks.append({"claim": f"{row}: AIS agrees with exact", "holds": holds, "text": text})
+    return checks
+
+
+def check_text(check: Mapping[str, Any]) -> str:
+    verdict = "holds" if check["holds"] else "DOES NOT HOLD"
+    return f"{check['claim']:38} {verdict:13}  {check['text']}"
+
+
+# The figure
+
+LINES = {"PLL": "PL only", "MLM": "MLM only", "KL": "KL projection", "KL+PLL": "KL + PL"}
+
+
+def figure_6_1(done: Finished, folder: Path) -> dict[str, Any]:
+    """Figure 6.1: NLL against training size for PL alone and for projections of a large MLM."""
+    panels = [panel_of(data, done) for data in dict.fromkeys(cell.data for cell, _ in done)]
+    panels.sort(key=lambda panel: list(TITLES).index(panel["data"]))
+    claims = [claim for panel in panels for claim in panel["claims"]]
+    shown = [f"\n{panel_text(panel)}" for panel in panels]
+    text = "\n".join([*shown, "", *map(claim_text, claims)])
+    files = [file.name for file in draw(panels, folder)]
+    return {"panels": panels, "claims": claims, "files": files, "text": text}
+
+
+def panel_of(data: Data, done: Finished) -> dict[str, Any]:
+    """The lines of one dataset: NLL by method and training size, the teacher's, the truth's."""
+    here = [(cell, result) for cell, result in done if cell.data == data]
+    students = [(c, r) for c, r in here if not c.reserved]
+    sizes = sorted({cell.size for cell, _ in students})
+
+    def of(method: str) -> list[Result]:
+        return [r for c, r in students if c.objective == method]
+
+    def values(method: str, size: int) -> list[float]:
+        return [r["nll"] for c, r in students if (c.objective, c.size) == (method, size)]
+
+    def ahead(method: str, size: int) -> list[float]:
+        """Of PL alone, on the same sequences."""
+        pairs = zip(values(method, size), values("PLL", size), strict=True)
+        return [pl - kl for kl, pl in pairs]
+
+    teachers = [result for cell, result in here if cell.reserved]
+    few, many = sizes[0], sizes[-1]
+    claims = [
+        judged(f"{data}, {few}: NLL({m}) < NLL(PLL)", ahead(m, few), source="thesis, Figure 6.1")
+        for m in ("KL", "KL+PLL")
+    ]
+    for method in ("PLL", "KL", "KL+PLL"):
+        pairs = zip(values(method, few), teachers, strict=True)
+        below = [teacher["nll"] - nll for nll, teacher in pairs]
+        claim = f"{data}, {few}: NLL({method}) is below the large MLM's"
+        claims.append(judged(claim, below, source=SEC_6_2))
+    if many > few:
+        more = [a - b for a, b in zip(ahead("KL", few), ahead("KL", many), strict=True)]
+        claim = f"{data}: KL gains more over PLL with {few} than with {many}"
+        claims.append(judged(claim, more, source=SEC_6_2))
+    return {
+        "data": data,
+        "sizes": sizes,
+        "lines": {m: [summary(values(m, size)) for size in sizes] for m in LINES},
+        "teacher": {"size": teachers[0]["trained"], **summary([r["nll"] for r in teachers])},
+        "true": summary([r["true_nll"] for _, r in students]) if data in SYNTHETIC else None,
+        "log_z": how_normalized({"MLM": teachers} | {LINES[m]: of(m) for m in LINES}),
+        "claims": claims,
+    }
+
+
+def panel_text(panel: Mapping[str, Any]) -> str:
+    """One dataset as a table: a row for each training size."""
+    lines = [["size", *LINES.values()]]
+    for i, size in enumerate(panel["sizes"]):
+        lines.append([f"{size:,}", *(number(panel["lines"][method][i]) for method in LINES)])
+    head = (
+        f"{TITLES[panel['data']]}: MLM of {panel['teacher']['size']:,} {number(panel['teacher'])}"
+    )
+    if panel["true"] is not None:
+        head += f", true {panel['true']['mean']:.3f}"
+    return f"{head}; log Z {panel['log_z']}\n{aligned(lines)}"
+
+
+def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """The figure as PNG and SVG."""
+    from matplotlib.figure import Figure
+
+    chart = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
+    styles = zip(LINES.items(), ("tab:blue", "tab:gray", "tab:red", "tab:purple"), strict=True)
+    colors = {method: (label, color) for (method, label), color in styles}
+    for place, panel in enumerate(panels):
+        axes = chart.add_subplot(1, len(panels), place + 1)
+        for method, (label, color) in colors.items():
+            line = panel["lines"][method]
+            axes.errorbar(
+                panel["sizes"],
+                [point["mean"] for point in line],
+                yerr=[point["spread"] or 0.0 for point in line],
+                label=label,
+                color=color,
+                marker="o",
+                ms=3,
+                lw=1.4,
+                capsize=2,
+            )
+        teacher, true = panel["teacher"], panel["true"]
+        name = f"MLM ({teacher['size']:,})"
+        axes.axhline(teacher["mean"], color="tab:gray", ls="--", lw=1.2, label=name)
+        if true is not None:
+            axes.axhline(true["mean"], color="black", ls=":", lw=1.2, label="true")
+        axes.set_xscale("log")
+        axes.set_title(TITLES[panel["data"]], fontsize=10)
+        axes.set_xlabel("training sequences")
+        axes.spines[["top", "right"]].set_visible(False)
+        if place == 0:
+            axes.set_ylabel("held-out NLL, nats")
+        axes.legend(frameon=False, fontsize=7)
+    files = [folder / f"figure-6.1.{kind}" for kind in ("png", "svg")]
+    for file in files:
+        try:
+            chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
+        except OSError as error:
+            raise UserError(f"cannot write the figure to {file}: {error}") from None
+    return files

@@ -1,0 +1,76 @@
+"""A sweep: a run for every combination of settings and every seed, the best on dev first."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from softbeam.errors import LARGEST_SEED, limited
+from softbeam.runtime.files import require_writable, write_text
+from softbeam.runtime.grid import ALONE, Workers
+from softbeam.training.config import RunConfig
+from softbeam.training.many import train_all
+
+
+def sweep(
+    configs: Mapping[str, RunConfig],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    workers: Workers = ALONE,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train every setting with every seed below `out`, and order them by their dev scores.
+
+    Finished runs are kept, stopped ones go on: it can be asked again, also for more settings.
+    """
+    for seed in seeds:
+        limited("--seeds", seed, least=0, most=LARGEST_SEED)
+    require_writable(out)
+    runs = {
+        f"{name}-{seed}": replace(config, seed=seed)
+        for name, config in configs.items()
+        for seed in seeds
+    }
+    done = train_all(runs, out, workers=workers, title="sweep", quiet=quiet)
+    summaries = dict(zip(runs, done, strict=True))
+    rows = [row_of(name, {seed: summaries[f"{name}-{seed}"] for seed in seeds}) for name in configs]
+    rows.sort(key=lambda row: -row["score"])
+    found = {"rows": rows, "best": str(out / f"{rows[0]['setting']}-{best_seed(rows[0])}")}
+    write_text(out / "sweep.json", json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def row_of(name: str, summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """A setting's figures on dev: of each seed, their mean and their spread."""
+    metric = next(iter(summaries.values()))["metric"]
+    values = {str(seed): summary["metrics"][metric] for seed, summary in summaries.items()}
+    scores = {str(seed): summary["score"] for seed, summary in summaries.items()}
+    return {
+        "setting": name,
+        "metric": metric,
+        "values": values,
+        "scores": scores,
+        "mean": mean(values.values()),
+        "spread": stdev(values.values()) if len(values) > 1 else None,
+        "score": mean(scores.values()),  # more is better
+    }
+
+
+def best_seed(row: Mapping[str, Any]) -> str:
+    scores: Mapping[str, float] = row["scores"]
+    return max(scores, key=scores.__getitem__)
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """The table, best first."""
+    rows = found["rows"]
+    width = max(len(row["setting"]) for row in rows)
+    lines = [f"{'setting':{width}}  dev {rows[0]['metric']}"]
+    for row in rows:
+        spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
+        each = "  ".join(f"{value:.2f}" for value in row["values"].values())
+        lines.append(f"{row['setting']:{width}}  {row['mean']:.2f}{spread}  ({each})")
+    return "\n".join([*lines, f"best: {found['best']}"])

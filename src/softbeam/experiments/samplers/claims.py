@@ -1,0 +1,334 @@
+"""What the thesis says of Tables 6.2 to 6.6 and Figures 6.2 to 6.4, judged chain by chain.
+
+Every figure is an array of repetitions (models, or chains of one model) and of draws of sources, so
+that a statement is arithmetic whose interval is over both.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from softbeam.data.tasks import Kind
+from softbeam.experiments.samplers.cells import Sampling, Sums, figures_of
+from softbeam.reports.verdicts import Judged, judged
+from softbeam.runtime.cells import Result
+from softbeam.training.metrics import Array, crossed_interval
+
+TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)  # thesis, Table 6.2
+NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)  # thesis, Table 6.3
+COOLING = (0.02, 0.04, 0.06)  # thesis, Table 6.5
+QUALITY = {"translation": "BLEU", "transcription": "token error rate"}
+
+BOTH: tuple[Literal["local"], Literal["raw"]] = ("local", "raw")
+HIGH = 0.8  # ours, for "high acceptance rates (0.9 and 0.91)"
+SEC_6_6, SEC_6_7, SEC_6_8 = "thesis, Sec. 6.6", "thesis, Sec. 6.7", "thesis, Sec. 6.8"
+DRAWS = 4000
+
+
+class Chains(NamedTuple):
+    """The figures of one setting, by name.
+
+    The last two axes are repetitions and draws of sources; the first draw is all sources. `sweeps`
+    has a first axis of sweeps, of which `kept` are those after the burn-in.
+    """
+
+    sweeps: Mapping[str, Array]
+    kept: Sequence[bool]
+    start: Mapping[str, Array]
+    mode: Mapping[str, Array]
+
+    def mean(self, name: str) -> Array:
+        """Over the sweeps after the burn-in."""
+        found: Array = self.sweeps[name][list(self.kept)].mean(0)
+        return found
+
+    def best(self, name: str, sign: int) -> Array:
+        """Over all sweeps: the highest, or with sign -1 the lowest."""
+        found: Array = sign * (sign * self.sweeps[name]).max(0)
+        return found
+
+
+Done = Mapping[Sampling, Chains]
+
+
+def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | None]) -> Chains:
+    """The chains of one setting from its cells, each with repetitions of its own.
+
+    Without the sums of all cells there is one draw, all sources.
+    """
+    kind, drawn = results[0]["kind"], draws(results[0]["sources"])
+    known = [each for each in sums if each is not None]
+    parts: dict[str, dict[str, Array]] = {}
+    for part in ("sweeps", "start", "mode"):
+        if part not in results[0]:
+            parts[part] = {}
+        elif len(known) < len(results):
+            parts[part] = joined([listed(result[part]) for result in results])
+        else:
+            parts[part] = joined([figures_of(kind, each[part], drawn) for each in known])
+    kept = [line.get("phase", "sample") == "sample" for line in results[0]["sweeps"]]
+    return Chains(kept=kept, **parts)
+
+
+def joined(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The repetitions of several cells, one after the other."""
+    return {name: np.concatenate([cell[name] for cell in cells], -2) for name in cells[0]}
+
+
+def listed(lines: Any) -> dict[str, Array]:
+    """A line of a result, or a list of lines, as arrays with one draw."""
+    if isinstance(lines, list):
+        return {n: np.array([line[n] for line in lines])[..., None] for n in figures_in(lines[0])}
+    return {name: np.array(lines[name])[..., None] for name in figures_in(lines)}
+
+
+def figures_in(line: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in line.items() if isinstance(value, list)]
+
+
+def draws(sources: int) -> Array:
+    """How often each source counts: once in the first row, as drawn with replacement in others."""
+    rng = np.random.default_rng(sources)
+    drawn = rng.multinomial(sources, np.full(sources, 1 / sources), size=DRAWS)
+    return np.concatenate([np.ones((1, sources)), drawn])
+
+
+def the(done: Done, **knobs: Any) -> Chains:
+    """The chains with these settings."""
+    return next(r for c, r in done.items() if all(getattr(c, k) == v for k, v in knobs.items()))
+
+
+class Statements(NamedTuple):
+    """Chains by their settings, compared chain by chain."""
+
+    done: Done
+    kind: Kind
+    source: str
+
+    @property
+    def quality(self) -> tuple[str, int]:
+        """What it is called, and the sign of a better one."""
+        return QUALITY[self.kind], 1 if self.kind == "translation" else -1
+
+    def more(self, text: str, a: Array, b: Array | float, *, sign: int = 1) -> Judged:
+        """a is above b, or below it with sign -1."""
+        gaps = sign * (a - b)
+        tested = None
+        if gaps.shape[1] > 1:
+            tested = crossed_interval(gaps[:, 1:], np.random.default_rng(0))
+        return judged(text, gaps[:, 0].tolist(), source=self.source, tested=tested)
+
+    def mean(self, name: str, **knobs: Any) -> Array:
+        return the(self.done, **knobs).mean(name)
+
+    def good(self, text: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Judged]:
+        """The chains with settings a have a lower energy and a better quality than those with b."""
+        quality, sign = self.quality
+        return [
+            self.more(
+                text.format(f"a {how} {what}"), self.mean(name, **a), self.mean(name, **b), sign=way
+            )
+            for how, what, name, way in (
+                ("lower", "energy", "energy", -1),
+                ("better", quality, "quality", sign),
+            )
+        ]
+
+    def widths(self, name: str, knob: str, values: Sequence[float], method: str) -> Array:
+        """How far a figure moves over the values of a knob, chain by chain."""
+        each = [self.mean(name, method=method, **{knob: value}) for value in values]
+        found: Array = np.ptp(each, axis=0)
+        return found
+
+
+def claims(what: str, done: Done, kind: Kind) -> list[Judged]:
+    """The statements of Sec. 6.6 to 6.8 that a table or figure can decide."""
+    source, stated = STATED[what]
+    return stated(Statements(done, kind, source))
+
+
+def about_temperatures(told: Statements) -> list[Judged]:
+    """Table 6.2."""
+    hot, plain = {"temperature": 2.0}, {"temperature": 1.0}
+    found = about_proposals(told, "temperature", TEMPERATURES, "T={:g}")
+    mh, gibbs = ({"method": method} for method in ("MH", "Gibbs"))
+    novel = {
+        (who["method"], of["temperature"]): told.mean("novel", **who, **of)
+        for who in (mh, gibbs)
+        for of in (hot, plain)
+    }
+    return [
+        *found,
+        told.more("MH moves less with T=2 than with 1", novel["MH", 1.0], novel["MH", 2.0]),
+        told.more(
+            "degenerate Gibbs moves more with T=2 than with 1",
+            novel["Gibbs", 2.0],
+            novel["Gibbs", 1.0],
+        ),
+        told.more("T=2: MH moves less than Gibbs", novel["Gibbs", 2.0], novel["MH", 2.0]),
+    ]
+
+
+def about_nuclei(told: Statements) -> list[Judged]:
+    """Table 6.3."""
+    return about_proposals(told, "nucleus", NUCLEI, "nucleus {:g}")
+
+
+def about_proposals(
+    told: Statements, knob: str, values: Sequence[float], name: str
+) -> list[Judged]:
+    """Of proposals from the widest to the narrowest: MH is better everywhere and steadier."""
+    quality, sign = told.quality
+    wide, narrow = ({knob: values[place]} for place in (0, -1))
+    plain = {knob: 1.0}
+    found = []
+    for value in values:
+        each = [{"method": method, knob: value} for method in ("MH", "Gibbs")]
+        text = name.format(value) + ": MH has {} than degenerate Gibbs"
+        found += told.good(text, *each)
+    for shown, figure in (("energy", "energy"), (quality, "quality")):
+        gibbs, mh = (told.widths(figure, knob, values, method) for method in ("Gibbs", "MH"))
+        found.append(told.more(f"MH's {shown} depends less on the proposals", gibbs, mh))
+    ends = [{"method": "Gibbs"} | end for end in (narrow, wide)]
+    from_to = f"{name.format(values[-1])} than with {values[0]:g}"
+    found += told.good("degenerate Gibbs has {} with " + from_to, *ends)
+    for method in ("MH", "Gibbs"):
+        before, after = (told.mean("novel", method=method, **of) for of in (plain, narrow))
+        found.append(
+            told.more(f"{method} moves less with {name.format(values[-1])}", before, after)
+        )
+    return found
+
+
+def about_blocks(told: Statements) -> list[Judged]:
+    """Table 6.4."""
+    found = []
+    for energy in BOTH:
+        mh = {"method": "MH", "energy": energy}
+        single, blocks = (mh | {"blocks": b} for b in ("single", "shrinking"))
+        found += told.good(f"{energy}: blocks have {{}} than single sites", blocks, single)
+        rates = [told.mean("novel", **of) for of in (blocks, single)]
+        found.append(told.more(f"{energy}: blocks move more", *rates))
+        found.append(told.more(f"{energy}: blocks move twice as much", rates[0], 2 * rates[1]))
+        text = f"{energy}: blocks have {{}} than degenerate Gibbs with blocks"
+        found += told.good(text, blocks, {"method": "Gibbs", "blocks": "shrinking"})
+    return found
+
+
+def about_sweeps(told: Statements) -> list[Judged]:
+    """Figure 6.2."""
+    _, sign = told.quality
+    gibbs = {"method": "Gibbs"}
+    found = []
+    for energy in BOTH:
+        mh = {"method": "MH", "energy": energy}
+        found += told.good(f"MH, {energy}, has {{}} than degenerate Gibbs", mh, gibbs)
+        rates = [told.mean("novel", **of) for of in (gibbs, mh)]
+        found.append(told.more(f"MH, {energy}, moves less than degenerate Gibbs", *rates))
+        text = f"MH, {energy}, accepts over {HIGH:g} of the proposals"
+        found.append(told.more(text, told.mean("accept", **mh), HIGH))
+    wrong = the(told.done, **gibbs)
+    text = "degenerate Gibbs is worse after the burn-in than at its start"
+    found.append(told.more(text, wrong.start["quality"], wrong.mean("quality"), sign=sign))
+    text = "texts of lower energy have the better quality, by the sweep"
+    return [*found, told.more(text, correlations(told.done), 0.0, sign=-sign)]
+
+
+def correlations(done: Done) -> Array:
+    """Spearman's, of energy and quality over the sweeps of all samplers, chain by chain.
+
+    It is 0 where one of them never changes.
+    """
+    from scipy.stats import rankdata
+
+    def ranks(name: str) -> Array:
+        every = np.concatenate([chains.sweeps[name] for chains in done.values()])
+        found: Array = rankdata(every, axis=0)
+        return found - found.mean(0)
+
+    energy, quality = ranks("energy"), ranks("quality")
+    size = np.sqrt((energy**2).sum(0) * (quality**2).sum(0))
+    found: Array = (energy * quality).sum(0) / np.where(size > 0, size, 1.0)
+    return found
+
+
+def about_shrinking(told: Statements) -> list[Judged]:
+    """Figure 6.3."""
+    found = []
+    for energy in BOTH:
+        rates = the(told.done, method="MH", energy=energy).sweeps["accept"]
+        few = min(3, len(rates) // 2)
+        first, last = rates[:few].mean(0), rates[-few:].mean(0)
+        found.append(told.more(f"{energy}: the first proposals are accepted more", first, last))
+    return found
+
+
+def about_cooling(told: Statements) -> list[Judged]:
+    """Table 6.5."""
+    quality, sign = told.quality
+    found = []
+    for energy in BOTH:
+        slow, fast = (the(told.done, energy=energy, cooling=c) for c in (COOLING[0], COOLING[-1]))
+        best = [chains.best("quality", sign) for chains in (slow, fast)]
+        low = [chains.best("energy", -1) for chains in (slow, fast)]
+        rates = [chains.mean("accept") for chains in (slow, fast)]
+        found += [
+            told.more(f"{energy}: the slowest annealing has the best {quality}", *best, sign=sign),
+            told.more(f"{energy}: the fastest annealing has the lowest energy", *low),
+            told.more(f"{energy}: the fastest annealing accepts least", *rates),
+        ]
+    return found
+
+
+def about_annealed_sweeps(told: Statements) -> list[Judged]:
+    """Figure 6.4."""
+    quality, sign = told.quality
+    local, raw = (the(told.done, energy=energy) for energy in BOTH)
+    found = [
+        told.more(
+            f"{energy}: annealing lowers the energy",
+            chains.sweeps["energy"][0],
+            chains.sweeps["energy"][-1],
+        )
+        for energy, chains in zip(BOTH, (local, raw), strict=True)
+    ]
+    rates, goods = ([c.mean(name) for c in (raw, local)] for name in ("accept", "quality"))
+    return [
+        *found,
+        told.more("annealed, the raw energy accepts more than the local", *rates),
+        told.more(f"annealed, the raw energy has the better {quality}", *goods, sign=sign),
+    ]
+
+
+def about_modes(told: Statements) -> list[Judged]:
+    """Table 6.6: last texts of annealed chains, and the lowest in energy that they saw."""
+    _, sign = told.quality
+    predicted = the(told.done, method="mask-predict").sweeps["quality"][-1]
+    gibbs = the(told.done, method="Gibbs")
+    start, wrong = gibbs.start["quality"], gibbs.sweeps["quality"][-1]
+    found = [
+        told.more("degenerate Gibbs beats the warm start", wrong, start, sign=sign),
+        told.more("mask-predict beats the warm start", predicted, start, sign=sign),
+    ]
+    others = {"the warm start": start, "degenerate Gibbs": wrong, "mask-predict": predicted}
+    for energy in BOTH:
+        chains = the(told.done, method="MH", energy=energy)
+        texts = {"last": chains.sweeps["quality"][-1], "lowest": chains.mode["quality"]}
+        for which, quality in texts.items():
+            for name, other in others.items():
+                text = f"annealed MH, {energy}, {which} texts, beats {name}"
+                found.append(told.more(text, quality, other, sign=sign))
+    return found
+
+
+STATED: Mapping[str, tuple[str, Callable[[Statements], list[Judged]]]] = {
+    "table-6.2": (SEC_6_7, about_temperatures),
+    "table-6.3": (SEC_6_7, about_nuclei),
+    "table-6.4": (SEC_6_7, about_blocks),
+    "table-6.5": (SEC_6_8, about_cooling),
+    "table-6.6": (SEC_6_8, about_modes),
+    "figure-6.2": (SEC_6_6, about_sweeps),
+    "figure-6.3": (SEC_6_7, about_shrinking),
+    "figure-6.4": (SEC_6_8, about_annealed_sweeps),
+}

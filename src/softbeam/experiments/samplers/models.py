@@ -1,0 +1,72 @@
+"""The masked models that Tables 6.2 to 6.6 sample from, as cells of a grid.
+
+The thesis has one published model. Several of our own, each trained with a seed, tell what holds
+for the sampler from what holds for a model.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from softbeam.runtime.cells import Result
+from softbeam.runtime.grid import Workers, run_grid
+from softbeam.training.config import Cmlm, RunConfig, to_json
+from softbeam.training.loop import train
+from softbeam.training.recipes import masked_g2p
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """A conditional masked language model of letters to phonemes.
+
+    Args:
+        preset: of the tables.
+        seed: of everything random.
+        settings: a hash of its settings: with others it is another cell.
+    """
+
+    preset: str
+    seed: int
+    settings: str
+
+    def __str__(self) -> str:
+        return f"masked-g2p, seed {self.seed}"
+
+    def folder(self, out: Path) -> Path:
+        return out / "runs" / "masked-g2p" / f"{self.settings}-{self.seed}"
+
+
+def masked(preset: str, seed: int) -> Masked:
+    """The cell of a model."""
+    settings = hashlib.sha256(to_json(recipe(preset)).encode()).hexdigest()[:12]
+    return Masked(preset=preset, seed=seed, settings=settings)
+
+
+def recipe(preset: str) -> RunConfig:
+    usual = masked_g2p()
+    if preset != "tiny":
+        return usual
+    return replace(
+        usual,
+        data=replace(usual.data, limit=200),
+        pretrain=replace(usual.pretrain, epochs=1),
+        model=Cmlm(width=16, layers=1, longest=48),
+    )
+
+
+def compute(cell: Masked, out: Path) -> Result:
+    """Train, or find trained."""
+    summary = train(
+        replace(recipe(cell.preset), seed=cell.seed), cell.folder(out), quiet=True, resume=True
+    )
+    return {name: summary[name] for name in ("metrics", "epoch", "seconds")}
+
+
+def models(
+    preset: str, seeds: Sequence[int], out: Path, *, workers: Workers, quiet: bool
+) -> list[Path]:
+    """The folders of a model for each seed, trained if they are not there."""
+    cells = [masked(preset, seed) for seed in seeds]
+    run_grid(cells, compute, out, workers=workers, title="masked models", quiet=quiet)
+    return [cell.folder(out) for cell in cells]

@@ -1,0 +1,134 @@
+"""Trained runs as cells of a grid: what Tables 3.1 to 5.6 are made of.
+
+A cell is a run of `training_runs` with a seed. Its result has the figures of several searches; the
+outputs stay beside the weights, for tests that compare two runs sentence by sentence.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from softbeam.data.readers import Example
+from softbeam.data.tasks import Corpus, Kind
+from softbeam.experiments.search_aware.runs import runs
+from softbeam.runtime.cells import Result
+from softbeam.runtime.files import write_text
+from softbeam.training.config import RunConfig, Search, to_json
+from softbeam.training.evaluation import encode, evaluate_outputs, log_z
+from softbeam.training.loop import train
+from softbeam.training.runs import load_run
+
+SPLITS = ("dev", "test")
+PROBED = 500  # sentences of the training split whose log Z is taken
+SENTENCES = {"tiny": 20}  # of dev and test that are decoded; all of them in other presets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A run with a seed.
+
+    Args:
+        preset: of `experiments.search_aware.runs.runs`.
+        run: its name there.
+        seed: of everything random.
+        settings: a hash of its settings and its start's: with others it is another cell.
+    """
+
+    preset: str
+    run: str
+    seed: int
+    settings: str
+
+    def __str__(self) -> str:
+        return f"{self.run}, seed {self.seed}"
+
+    @property
+    def start(self) -> "Training | None":
+        """The cell whose weights it starts from."""
+        name = runs(self.preset)[self.run].start
+        return None if name is None else training(self.preset, name, self.seed)
+
+    def folder(self, out: Path) -> Path:
+        return out / "runs" / self.run / f"{self.settings}-{self.seed}"
+
+
+def training(preset: str, run: str, seed: int) -> Training:
+    """The cell of a run."""
+    return Training(preset=preset, run=run, seed=seed, settings=settings_of(preset, run))
+
+
+def settings_of(preset: str, run: str) -> str:
+    plan = runs(preset)[run]
+    before = "" if plan.start is None else settings_of(preset, plan.start)
+    return hashlib.sha256((before + to_json(plan.config)).encode()).hexdigest()[:12]
+
+
+def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
+    """The cells and what they start from, each once, in rounds: starts before what needs them."""
+    rounds: list[dict[Training, None]] = []  # as sets that keep the order
+
+    def add(cell: Training) -> int:
+        place = 0 if cell.start is None else add(cell.start) + 1
+        rounds.extend({} for _ in range(place + 1 - len(rounds)))
+        rounds[place][cell] = None
+        return place
+
+    for cell in cells:
+        add(cell)
+    return [list(some) for some in rounds]
+
+
+def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
+    """How every run is decoded; each as it was trained, on raw or normalized scores."""
+    beam = replace(config.select, method="beam", beam=3)
+    found = {"greedy": replace(beam, method="greedy"), "beam": beam}
+    return found | ({"soft": replace(beam, method="soft-beam")} if kind == "tagging" else {})
+
+
+def compute(cell: Training, out: Path) -> Result:
+    """Train, or find trained; decode dev and test with every search."""
+    plan, start = runs(cell.preset)[cell.run], cell.start
+    warm = None if start is None else str(start.folder(out))
+    config = replace(plan.config, seed=cell.seed, warm_start=warm)
+    folder = cell.folder(out)
+    summary = train(config, folder, quiet=True, resume=True)
+    loaded = load_run(folder)
+    corpus = config.data.load()
+    kind = config.data.kind
+    decodes: dict[str, Any] = {}
+    for split in SPLITS:
+        for name, search in searches(kind, config).items():
+            found, outputs = evaluate_outputs(
+                loaded.model, decoded(cell.preset, corpus, split), kind, loaded.codecs, search
+            )
+            decodes[f"{split} {name}"] = found
+            write_text(outputs_path(folder, f"{split} {name}"), json.dumps(outputs))
+    parts = {"train": corpus.split("train")[:PROBED], "dev": decoded(cell.preset, corpus, "dev")}
+    normalizers = {
+        name: log_z(loaded.model, encode(part, loaded.codecs)) for name, part in parts.items()
+    }
+    return {"decodes": decodes, "log_z": normalizers, "seconds": summary["seconds"]}
+
+
+def decoded(preset: str, corpus: Corpus, split: str) -> list[Example]:
+    """The sentences of a split that a preset decodes."""
+    return corpus.split(split)[: SENTENCES.get(preset)]
+
+
+def outputs_path(folder: Path, decode: str) -> Path:
+    return folder / f"outputs-{decode.replace(' ', '-')}.json"
+
+
+def has_outputs(cell: Training, decode: str, out: Path) -> bool:
+    """Whether a finished cell's outputs are still there."""
+    return outputs_path(cell.folder(out), decode).is_file()
+
+
+def outputs_of(cell: Training, decode: str, out: Path) -> list[list[str]]:
+    """What a finished cell decoded."""
+    text = outputs_path(cell.folder(out), decode).read_text(encoding="utf-8")
+    found: list[list[str]] = json.loads(text)
+    return found

@@ -1,0 +1,193 @@
+"""Tables 3.1 to 5.6 of finished runs: their figures, and verdicts on what is claimed of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softbeam.data.tasks import Task
+from softbeam.experiments.search_aware.cells import (
+    Training,
+    compute,
+    decoded,
+    has_outputs,
+    outputs_of,
+    training,
+    with_starts,
+)
+from softbeam.experiments.search_aware.runs import runs
+from softbeam.experiments.search_aware.tables import TABLES, Claim, Table, Value
+from softbeam.reports.tables import table_text
+from softbeam.reports.verdicts import Judged, claim_text, judged
+from softbeam.runtime.cells import Result, records
+from softbeam.runtime.grid import Workers, run_grid
+from softbeam.training.evaluation import Problems, Scored, problems, scored
+from softbeam.training.metrics import (
+    crossed_interval,
+    in_bucket,
+    length_ratio_of,
+    precision_of,
+    sentence_gaps,
+)
+
+Done = Mapping[Training, Result]
+DRAWS = 10_000  # ends of intervals are then known to about a hundredth of their width
+
+
+def make(
+    what: str, preset: str, folder: Path, *, seeds: Sequence[int], workers: Workers, quiet: bool
+) -> dict[str, Any]:
+    """A table: its runs trained or found, its text, the verdicts on what is claimed."""
+    table = TABLES[what]()
+    done = finish([what], preset, folder, seeds=seeds, workers=workers, quiet=quiet)
+    judge = Judge(done, preset, seeds, folder)
+    rows = {
+        name: {column: judge.figures(value) for column, value in row.items()}
+        for name, row in table.rows.items()
+    }
+    found = [judge.verdict(claim, table) for claim in table.claims]
+    title = f"{what}: {table.title}; mean of {len(seeds)} seeds (preset {preset})"
+    shown = table_text(rows, table.published, table.digits)
+    return {
+        "title": table.title,
+        "repeated": "seeds",
+        "rows": rows,
+        "published": dict(table.published),
+        "digits": dict(table.digits),
+        "claims": found,
+        "cells": records(done.items(), folder),
+        "text": "\n".join([title, "", shown, "", *map(claim_text, found)]).rstrip(),
+    }
+
+
+def finish(
+    tables: Sequence[str],
+    preset: str,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    workers: Workers,
+    quiet: bool,
+) -> Done:
+    """The runs of some tables, trained or found; starts before what needs them."""
+    names = dict.fromkeys(name for table in tables for name in runs_of(TABLES[table]()))
+    cells = [training(preset, name, seed) for name in names for seed in seeds]
+    title = tables[0] if len(tables) == 1 else "training"
+    for part in with_starts(cells):
+        run_grid(part, compute, folder, workers=workers, title=title, quiet=quiet)
+    return dict(zip(cells, run_grid(cells, compute, folder, quiet=True), strict=True))
+
+
+def runs_of(table: Table) -> list[str]:
+    """The runs of a table and of its claims, each once."""
+    places = [place for c in table.claims for place in (c.better, c.worse, *(c.than or ()))]
+    shown = [value for row in table.rows.values() for value in row.values()]
+    return list(dict.fromkeys(value.run for value in [*shown, *map(table.value, places)]))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Figures and outputs of finished runs, and what they say of claims."""
+
+    done: Done
+    preset: str
+    seeds: Sequence[int]
+    folder: Path
+
+    def figures(self, value: Value) -> list[float | None]:
+        """Of every seed."""
+        return [at(self.done[cell], value.path) for cell in self.cells(value.run)]
+
+    def cells(self, run: str) -> list[Training]:
+        return [training(self.preset, run, seed) for seed in self.seeds]
+
+    def verdict(self, claim: Claim, table: Table) -> Judged:
+        """By the seeds and, where figures are made of outputs, also by the sentences."""
+        values = [table.value(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
+        figures = zip(*(self.figures(value) for value in values), strict=True)
+        signed = [[x or 0.0 for x in by_seed] for by_seed in figures]
+        gaps = [
+            sum(sign * x for sign, x in zip((1, -1, -1, 1), by_seed, strict=False))
+            for by_seed in signed
+        ]
+        return judged(
+            claim.text, gaps, source=claim.source, tested=self.tested(values), within=claim.within
+        )
+
+    def tested(self, values: Sequence[Value]) -> dict[str, Any] | None:
+        """A paired bootstrap over seeds and sentences, of a difference or of two of them.
+
+        None if sentences do not make up the figures, or if the outputs are no longer there: a
+        folder may have lost its runs and kept their results.
+        """
+        sides = [self.by_sentence(value) for value in values]
+        gaps, rngs = [], []
+        for ours, theirs in zip(sides[::2], sides[1::2], strict=True):
+            if ours is None or theirs is None or ours[0].metric != theirs[0].metric:
+                return None
+            a, b = ([one.scores for one in side] for side in (ours, theirs))
+            rngs.append(np.random.default_rng(len(a[0])))  # a test set has its own draws
+            statistic = ours[0].statistic
+            gaps.append(sentence_gaps(a, b, rngs[-1], samples=DRAWS, statistic=statistic))
+        difference = gaps[0] if len(gaps) == 1 else gaps[0] - gaps[1]
+        return crossed_interval(difference[:, 1:], rngs[0])
+
+    def by_sentence(self, value: Value) -> list[Scored] | None:
+        """What a figure of every seed is made of, if it is made of outputs that are there."""
+        if value.path[0] != "decodes":
+            return None
+        decode, *path = map(str, value.path[1:])
+        cells = self.cells(value.run)
+        if not all(has_outputs(cell, decode, self.folder) for cell in cells):
+            return None
+        found = [counted(path, cell, decode, self.folder) for cell in cells]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else None
+
+
+def counted(path: Sequence[str], cell: Training, decode: str, folder: Path) -> Scored | None:
+    """The figure at a path of what was decoded, from its sentences; None if it is not of those."""
+    whole = sentence_scores(cell, decode, folder)
+    match whole.metric, *path:
+        case metric, name if name == metric:
+            return whole
+        case "bleu", "length_ratio":
+            return Scored("length_ratio", whole.scores, length_ratio_of)
+        case "bleu", "precisions", place:
+            n = int(place) + 1
+            return Scored(f"{n}-grams", whole.scores, partial(precision_of, n=n))
+        case "bleu", "bleu_by_source_length", bucket, "score":
+            rows = [whole.scores[i] for i in in_bucket(int(bucket), source_lengths(cell, decode))]
+            return Scored("bleu", rows, whole.statistic) if rows else None
+    return None
+
+
+def source_lengths(cell: Training, decode: str) -> list[int]:
+    """Of the sentences that a run decoded."""
+    return [len(source) for source in decoded_problems(cell.preset, cell.run, decode).sources]
+
+
+@cache
+def sentence_scores(cell: Training, decode: str, folder: Path) -> Scored:
+    """What a finished run decoded, sentence by sentence."""
+    references = decoded_problems(cell.preset, cell.run, decode).references
+    kind = runs(cell.preset)[cell.run].config.data.kind
+    return scored(kind, references, outputs_of(cell, decode, folder))
+
+
+def decoded_problems(preset: str, run: str, decode: str) -> Problems:
+    return read_once(preset, runs(preset)[run].config.data, decode.split()[0])
+
+
+@cache
+def read_once(preset: str, data: Task, split: str) -> Problems:
+    return problems(data.kind, decoded(preset, data.load(), split))
+
+
+def at(result: Any, path: Sequence[str | int]) -> float | None:
+    for name in path:
+        result = result[name]
+    return None if result is None else float(result)

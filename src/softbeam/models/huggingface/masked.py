@@ -1,0 +1,340 @@
+"""Any Hugging Face masked language model as a `MaskedLM`, with its tokenizer.
+
+The output layer, most of the work where the vocabulary is large, runs at the masked cells alone:
+the encoder's states are gathered before the model's own head reads them. That is exact where the
+head treats every position by itself. Each model is tried on a small input when it is wrapped, and
+one whose head does not is evaluated everywhere.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from softbeam.errors import UserError
+from softbeam.models.random_field import lengths_of
+from softbeam.sampling.masking import may_stand
+from softbeam.search.relaxations import length_mask
+
+# Rows of an embedding that no text ever used: BERT's, Gemma's, fairseq's, ESM's.
+UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|madeupword\d+|<null_\d+>")
+GAP = re.compile(r"\[MASK\]|<mask>")  # either form, whichever of them the tokenizer knows
+
+
+class Prompts(NamedTuple):
+    """Texts as tokens, padded on the right."""
+
+    tokens: Int[Tensor, "chain time"]
+    hidden: Bool[Tensor, "chain time"]  # the gaps: a mask stands there
+    frozen: Bool[Tensor, "chain time"]  # the tokenizer's frame (cls, sep) and padding
+
+
+class HfMaskedLM:
+    """A `MaskedLM` out of an `AutoModelForMaskedLM` and its tokenizer; it needs no gradient.
+
+    `allowed` leaves out special tokens, rows that no text ever used, and rows that the tokenizer
+    has no token for. Half precision is for the model alone: its logits come in float32.
+
+    `separable` says whether the output layer runs at the masked cells alone; `paddable`, whether
+    rows of different lengths may share a batch. Where padding would change a number (FNet,
+    ConvBERT), each length is a batch of its own.
+
+    Args:
+        model: switched to evaluation, and its parameters frozen.
+        tokenizer: with a padding and a mask token.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any):
+        for name in ("pad", "mask"):
+            if getattr(tokenizer, f"{name}_token_id") is None:
+                raise UserError(f"{tokenizer.name_or_path or 'the'} tokenizer has no {name} token")
+        check_finite(model)
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.pad_id = int(tokenizer.pad_token_id)
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.longest = longest(model, tokenizer)
+        check_rows(model, tokenizer)
+        usable = usable_ids(tokenizer)
+        trial = self._trial(usable)
+        plain = self._plain(*trial)
+        self.separable = self._is_separable(*trial, plain)
+        self.paddable = self._is_paddable(*trial, plain)
+        vocab = plain.shape[-1]
+        self._allowed = torch.zeros(vocab, dtype=torch.bool, device=model.device)
+        self._allowed[[i for i in usable if i < vocab]] = True
+        self._glue = letters_stand_alone(tokenizer, usable)
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        trust_remote_code: bool = False,
+    ) -> "HfMaskedLM":
+        """The model in a folder, or of that name on the hub.
+
+        A checkpoint without an output layer for masked tokens is refused: it would be filled with
+        random numbers.
+
+        Args:
+            name: folder, or name on the hub.
+            dtype: of the model's numbers.
+            device: where it runs.
+            trust_remote_code: run the code that the folder or repository brings, where it brings
+                any; without it no such code is run, and what needs it is refused.
+        """
+        if not Path(name).is_dir() and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(name)) is None:
+            raise UserError(f"{str(name)!r} is neither a folder nor a name on the hub")
+        try:
+            with quiet():
+                tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    name, trust_remote_code=trust_remote_code
+                )
+                model, info = transformers.AutoModelForMaskedLM.from_pretrained(
+                    name,
+                    dtype=dtype,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                    trust_remote_code=trust_remote_code,
+                )
+        except Exception as error:  # a broken folder makes transformers raise errors of any class
+            said = " ".join(str(error).split())
+            if "trust_remote_code" in said:
+                said = "it brings code of its own, which is run only with --trust-remote-code"
+            said = said[:400]
+            raise UserError(f"{str(name)!r} cannot be loaded as a masked LM: {said}") from error
+        if lacking := sorted(info["missing_keys"]):
+            raise UserError(
+                f"{str(name)!r} is no masked LM: its checkpoint lacks {', '.join(lacking[:3])}"
+            )
+        if other := sorted(info["mismatched_keys"]):
+            key, found, wanted = other[0]
+            shapes = f"{key} is of shape {tuple(found)}, and config.json says {tuple(wanted)}"
+            raise UserError(f"{str(name)!r} does not fit its configuration: {shapes}")
+        try:
+            return cls(model.to(device), tokenizer)
+        except UserError as error:
+            raise UserError(f"{str(name)!r} cannot be used: {error}") from None
+
+    @property
+    def allowed(self) -> Bool[Tensor, " vocab"]:
+        return self._allowed
+
+    # Scores
+
+    def logits(
+        self,
+        tokens: Int[Tensor, "rows time"],
+        masked: Bool[Tensor, "rows time"],
+        owner: Int[Tensor, " rows"],
+    ) -> Float[Tensor, "cells vocab"]:
+        """Scores at the masked cells, each given the unmasked ones; `owner` is not read."""
+        lengths = lengths_of((tokens != self.pad_id) | masked)
+        ids = tokens.masked_fill(masked, self.mask_id)
+        if self.paddable:
+            return self._cells(ids, masked, lengths)
+        row = masked.nonzero()[:, 0]
+        alike = [lengths == length for length in lengths.unique()]
+        parts = [self._cells(ids[rows], masked[rows], lengths[rows]) for rows in alike]
+        order = torch.cat([rows[row].nonzero()[:, 0] for rows in alike])
+        return torch.cat(parts)[order.argsort()]
+
+    def _cells(
+        self,
+        ids: Int[Tensor, "rows time"],
+        masked: Bool[Tensor, "rows time"],
+        lengths: Int[Tensor, " rows"],
+    ) -> Float[Tensor, "cells vocab"]:
+        width = int(lengths.max()) if len(lengths) else 0
+        if self.longest is not None and width > self.longest:
+            raise UserError(f"a text has {width} tokens; the model's limit is {self.longest}")
+        call = self._gathered if self.separable else self._plain
+        logits = call(ids[:, :width], masked[:, :width], length_mask(lengths, width))
+        return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+    def _plain(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
+        """The head everywhere, then the cells."""
+        return self._run(ids, real)[masked]
+
+    def _gathered(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
+        """The cells, then the head: it sees one row whose positions are the masked cells."""
+        with gathering(self.model.base_model, masked):
+            return self._run(ids, real)[0]
+
+    def _run(self, ids: Tensor, real: Tensor) -> Tensor:
+        reads_padding = "attention_mask" in inspect.signature(self.model.forward).parameters
+        mask = {"attention_mask": real.long()} if reads_padding else {}
+        found: Tensor = self.model(input_ids=ids, **mask).logits
+        return found
+
+    # What this model allows, found out by trying
+
+    def _trial(self, usable: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Two rows of five tokens, the masked ones, and that all are real."""
+        device = self.model.device
+        ids = torch.tensor([(list(usable) * 10)[i : i + 5] for i in (0, 5)], device=device)
+        masked = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]], device=device).bool()
+        return ids.masked_fill(masked, self.mask_id), masked, torch.ones_like(masked)
+
+    def _is_separable(self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor) -> bool:
+        if self.model.base_model is self.model:
+            return False
+        try:
+            return agree(self._gathered(ids, masked, real), plain)
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+            return False  # the head needs to see whole rows
+
+    def _is_paddable(self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor) -> bool:
+        ids = pad(ids, (0, 3), value=self.pad_id)
+        return agree(self._plain(ids, pad(masked, (0, 3)), pad(real, (0, 3))), plain)
+
+    # Texts
+
+    def encode(self, texts: str | Sequence[str]) -> Prompts:
+        """Tokens of the texts, in which `[MASK]` (or `<mask>`) is a gap of one token.
+
+        A text that holds what the model has no token for, or is too long for it, is refused.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        rows = [self._ids(text) for text in texts]
+        time = max((len(row) for row in rows), default=0)
+        padded = [row + [self.pad_id] * (time - len(row)) for row in rows]
+        tokens = torch.tensor(padded, device=self.model.device).reshape(len(rows), time)
+        hidden = tokens == self.mask_id
+        return Prompts(tokens, hidden, ~hidden & ~may_stand(tokens, self.allowed))
+
+    def _ids(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the text {text[:40]!r} is not UTF-8") from None
+        text = GAP.sub(lambda _: self.tokenizer.mask_token, text)
+        ids = [int(i) for i in self.tokenizer(text, verbose=False)["input_ids"]]
+        unknown = self.tokenizer.unk_token_id
+        if unknown is not None and unknown in ids:
+            raise UserError(
+                f"the model has no token for a part of {text!r}: it reads "
+                f"{' '.join(self.tokenizer.convert_ids_to_tokens(ids))}"
+            )
+        if self.longest is not None and len(ids) > self.longest:
+            raise UserError(
+                f"a text has {len(ids)} tokens; the model's limit is {self.longest}: {text[:40]!r}…"
+            )
+        return ids
+
+    def decode(self, tokens: Int[Tensor, "chain time"]) -> list[str]:
+        """The texts, without the tokenizer's frame and padding; gaps that are left stay gaps."""
+        shown = may_stand(tokens, self.allowed) | (tokens == self.mask_id)
+        rows = zip(tokens, shown, strict=True)
+        return [self._text(row[kept].tolist()) for row, kept in rows]
+
+    def _text(self, ids: list[int]) -> str:
+        if self._glue:
+            return "".join(self.tokenizer.convert_ids_to_tokens(ids))
+        return str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)).strip()
+
+
+@contextmanager
+def gathering(encoder: nn.Module, masked: Bool[Tensor, "rows time"]) -> Iterator[None]:
+    """While it lasts, the encoder's states are those of the masked cells, as a single row."""
+
+    def gather(module: nn.Module, inputs: Any, output: Any) -> Any:
+        cells = output[0][masked][None]
+        if isinstance(output, tuple):
+            return (cells, *output[1:])
+        output.last_hidden_state = cells
+        return output
+
+    handle = encoder.register_forward_hook(gather)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def check_finite(model: nn.Module) -> None:
+    """A UserError that names weights which are not finite: every score would be nonsense."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise UserError(f"the weights {name} are not all finite")
+
+
+def check_rows(model: Any, tokenizer: Any) -> None:
+    """A UserError if the tokenizer has tokens that the model has no row for."""
+    table = model.get_input_embeddings()
+    if isinstance(table, nn.Embedding) and len(tokenizer) > table.num_embeddings:
+        rows = f"the model has rows for {table.num_embeddings}"
+        raise UserError(f"the tokenizer has {len(tokenizer)} tokens, but {rows}")
+
+
+def agree(found: Tensor, expected: Tensor) -> bool:
+    """Equal to rounding."""
+    near = 100 * torch.finfo(expected.dtype).eps * float(expected.abs().max())
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=near)
+
+
+def usable_ids(tokenizer: Any) -> list[int]:
+    """Numbers of the tokens that a text may hold."""
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    special = set(tokenizer.all_special_ids) | {
+        i for i, token in tokenizer.added_tokens_decoder.items() if token.special
+    }
+    usable = [
+        i
+        for i, token in enumerate(tokens)
+        if token is not None and i not in special and UNUSED.fullmatch(token) is None
+    ]
+    if not usable:
+        raise UserError(f"all {len(tokens)} tokens of the tokenizer are special or unused")
+    return usable
+
+
+def longest(model: nn.Module, tokenizer: Any) -> int | None:
+    """The largest number of tokens, frame included; None where there is no limit."""
+    given = tokenizer.model_max_length
+    if not isinstance(given, int | float):
+        raise UserError(f"the tokenizer's model_max_length is {given!r}, not a number")
+    limits = [int(given)] if given < 10**6 else []
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            offset = 0 if module.padding_idx is None else module.padding_idx + 1
+            limits.append(module.num_embeddings - offset)
+    return min(limits, default=None)
+
+
+def letters_stand_alone(tokenizer: Any, usable: Sequence[int]) -> bool:
+    """True where tokens are single letters, and a text of letters without spaces is read as such.
+
+    Such tokenizers decode with a space between letters, which no one writes in a protein.
+    """
+    tokens = tokenizer.convert_ids_to_tokens(list(usable))
+    if any(len(token) > 1 for token in tokens):
+        return False
+    read = tokenizer("".join(tokens), add_special_tokens=False, verbose=False)["input_ids"]
+    return [int(i) for i in read] == list(usable)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and tables: what matters of them becomes an error here."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

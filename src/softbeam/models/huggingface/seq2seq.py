@@ -1,0 +1,85 @@
+"""Any Hugging Face encoder-decoder (Marian, BART, T5, ...) as a model of ours.
+
+`HfSeq2Seq(model)(source)` is a `Decoder` bound to the source: embeddings in, scores out, the cache
+as plain tensors that can be gathered or mixed, with gradients through all of it. The model's own
+`forward` is called, so its scales, positions, biases and output layer are its own.
+"""
+
+from typing import Any, NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from softbeam.errors import UserError
+from softbeam.models.huggingface.decoder import (
+    HfDecoder,
+    HfModel,
+    State,
+    as_cache,
+    as_state,
+    setting,
+)
+
+
+class Sources(NamedTuple):
+    """What the decoder's layers look at."""
+
+    encoded: Float[Tensor, "batch source_time width"]
+    real: Bool[Tensor, "batch source_time"]
+    cross: State  # keys and values of each layer's attention to the source
+
+
+class HfSeq2Seq(HfModel):
+    """A Hugging Face encoder-decoder with a language-model head; 0 is padding on both sides.
+
+    Args:
+        model: e.g. of `AutoModelForSeq2SeqLM.from_pretrained`; it is trained in place.
+    """
+
+    def __init__(self, model: Any):
+        if not model.config.is_encoder_decoder:
+            raise UserError(f"{type(model).__name__} is no encoder-decoder")
+        super().__init__(model, setting(model, "pad_token_id"))
+        self.start_id = int(self.order[setting(model, "decoder_start_token_id")])
+
+    def forward(self, source: Int[Tensor, "batch source_time"]) -> "HfSeq2SeqDecoder":
+        return HfSeq2SeqDecoder(self, source)
+
+
+class HfSeq2SeqDecoder(HfDecoder):
+    """An encoder-decoder that has read its sources; it is run for one step to read them."""
+
+    def __init__(self, adapter: HfSeq2Seq, source: Int[Tensor, "batch source_time"]):
+        real = source != 0
+        encoder = adapter.model.get_encoder()
+        found = encoder(input_ids=adapter.renumbered(source), attention_mask=real.long())
+        first = adapter.embedding()[adapter.start_id].expand(len(source), -1)
+        tried = adapter.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=found.last_hidden_state),
+            attention_mask=real.long(),
+            decoder_inputs_embeds=first[:, None],
+            use_cache=True,
+        ).past_key_values
+        cross = as_state(tried.cross_attention_cache)
+        self._sources = Sources(found.last_hidden_state, real, cross)
+        super().__init__(adapter, first, as_state(tried.self_attention_cache, first=1))
+
+    @property
+    def sources(self) -> Sources:
+        return self._sources
+
+    def extend(
+        self, state: State, emb: Float[Tensor, "rows time emb"]
+    ) -> tuple[Float[Tensor, "rows time vocab"], State]:
+        self.check_positions(state[0][0].shape[2] + emb.shape[1])
+        encoded, real, cross = self.widened(len(emb))
+        found = self.adapter.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+            attention_mask=real.long(),
+            decoder_inputs_embeds=emb,
+            past_key_values=EncoderDecoderCache(as_cache(state), as_cache(cross)),
+            use_cache=True,
+        )
+        return found.logits, as_state(found.past_key_values.self_attention_cache)

@@ -1,0 +1,65 @@
+"""Objectives of conditional masked language models; as cheap to import as `objectives`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from softbeam.errors import limited
+from softbeam.objectives.soft_beam import Objective
+from softbeam.schedules import Moment
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor, nn
+
+    from softbeam.types import Batch, Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformMasking(Objective):
+    """Cross-entropy of target tokens hidden at random, given the others (Mask-Predict, Sec. 2.3).
+
+    How many are hidden is uniform between one and all, so that the model learns to begin from
+    nothing and to mend a nearly finished text. The length of the target is predicted beside it.
+
+    Args:
+        smoothing: share of the target distribution spread evenly over the vocabulary.
+        length_weight: of the cross-entropy of the length, one for each target.
+    """
+
+    left_to_right: ClassVar[bool] = False
+    smoothing: float = 0.1
+    length_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        limited("smoothing", self.smoothing, least=0, below=1)
+        limited("length_weight", self.length_weight, least=0)
+
+    def __call__(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        from softbeam.types import Loss
+
+        bound = model(batch.source)
+        owner = torch.arange(len(batch.target), device=batch.target.device)
+        masked = hidden_uniformly(batch.mask, rng)
+        logits = bound.logits(batch.target, masked, owner)
+        tokens = cross_entropy(
+            logits, batch.target[masked], reduction="sum", label_smoothing=self.smoothing
+        )
+        lengths = batch.mask.sum(1).clamp_max(bound.length_scores.shape[1] - 1)
+        length = cross_entropy(bound.length_scores, lengths, reduction="sum")
+        log = {"length_loss": length.item() / len(lengths)}
+        return Loss(tokens + self.length_weight * length, int(masked.sum()), log)
+
+
+def hidden_uniformly(real: "Tensor", rng: "Generator") -> "Tensor":
+    """For each row a number uniform between one and all of its real cells, and so many of them."""
+    import torch
+
+    size = real.sum(1)
+    count = 1 + (torch.rand(len(real), generator=rng, device=real.device) * size).long()
+    key = torch.rand(real.shape, generator=rng, device=real.device)
+    rank = key.masked_fill(~real, float("inf")).argsort(-1).argsort(-1)
+    return real & (rank < count[:, None])

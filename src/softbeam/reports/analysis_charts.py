@@ -1,0 +1,309 @@
+"""An analysis of runs (`reports.analysis.analyze`) as plain text and as figures, the runs side by
+side.
+"""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from math import nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from softbeam.errors import need
+from softbeam.runtime.files import require_writable, write_atomic
+
+STEPS = (1, 2, 3, 5, 10, 15, 20, 30)  # of the many steps, those that the table shows
+FEW = 10  # sentences: the figure leaves out steps that fewer have
+MARKERS = "os^Dv*PX"
+
+Measures = dict[str, Any]  # of one run
+Column = dict[str, str]  # label -> cell
+Points = tuple[Sequence[float], Sequence[float | None]]
+
+
+# Text
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """All tables, aligned, with a run in each column."""
+    runs, metric, beam = found["runs"], found["metric"].replace("_", " "), found["beam"]
+
+    def section(title: str, column: Callable[[Measures], Column]) -> str:
+        return table(title, {name: column(run) for name, run in runs.items()})
+
+    lengths = [
+        section("length of outputs over references, by beam size", curve("length_ratio", ".3f")),
+        section("empty outputs, percent, by beam size", curve("empty")),
+    ]
+    return "\n\n".join(
+        [
+            f"{found['split']}: {found['sentences']} problems of {found['task']}",
+            section(f"{metric_label(found)}, by beam size", curve("value")),
+            *([] if found["task"] == "tagging" else lengths),
+            section("mean model score of the outputs, by beam size", curve("score")),
+            section(f"{metric} with raw and with normalized scores, beam {beam}", normalization)
+            + "".join(f"\n  {line}" for line in advices(found)),
+            section(f"gold on the beam of {beam}, percent", gold_on_beam),
+            section(f"accuracy after a first error{fed_label(found)}, beam {beam}", after_error),
+            section(f"{metric_label(found)} by source length, beam {beam}", by_length),
+            section(f"n-gram overlap, beam {beam}: precision / recall", overlap),
+        ]
+    )
+
+
+def table(title: str, columns: Mapping[str, Column]) -> str:
+    """Labels at the left, cells at the right of their columns; - where a run has no such row."""
+    labels = list(dict.fromkeys(label for cells in columns.values() for label in cells))
+    sides = [["", *labels]]
+    sides += [
+        [name, *(cells.get(label, "-") for label in labels)] for name, cells in columns.items()
+    ]
+    wide = [max(map(len, side)) for side in sides]
+    lines = [
+        f"  {first:{wide[0]}}" + "".join(f"  {c:>{w}}" for c, w in zip(rest, wide[1:], strict=True))
+        for first, *rest in zip(*sides, strict=True)
+    ]
+    return "\n".join([title, *lines])
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def metric_label(found: Mapping[str, Any]) -> str:
+    better = " (lower is better)" if found["lower_is_better"] else ""
+    return str(found["metric"]).replace("_", " ") + better
+
+
+def advices(found: Mapping[str, Any]) -> list[str]:
+    """A line about each run that is clearly worse with raw or with normalized scores."""
+    checks = {name: run["normalization"]["advice"] for name, run in found["runs"].items()}
+    return [f"{name}: {text}" for name, text in checks.items() if text is not None]
+
+
+def curve(name: str, form: str = ".2f") -> Callable[[Measures], Column]:
+    """One of the figures of each beam size."""
+    return lambda run: {f"{p['beam']}": number(p[name], form) for p in run["beam_curve"]}
+
+
+def normalization(run: Measures) -> Column:
+    check = run["normalization"]
+    return {
+        "raw": number(check["raw"]),
+        "normalized": number(check["normalized"]),
+        "p-value of the difference": number(check["p_value"], ".3f"),
+        "log Z, mean": number(check["log_z_mean"]),
+        "log Z, variance": number(check["log_z_variance"]),
+        "the other tables use": "normalized" if run["normalize"] else "raw",
+    }
+
+
+def gold_on_beam(run: Measures) -> Column:
+    gold = run["gold_on_beam"]
+    shown = [row for row in gold["on_beam"] if row["step"] in STEPS]
+    return (
+        {"stays to the end": number(gold["survived"])}
+        | {"of these, the best": number(gold["best_of_survived"])}
+        | {name: number(share) for name, share in gold["outcomes"].items()}
+        | {"median step of a fall": number(gold["median_step_of_fall"], ".1f")}
+        | {f"still there after step {row['step']}": number(row["share"]) for row in shown}
+    )
+
+
+def after_error(run: Measures) -> Column:
+    cells = {}
+    for row, label in zip(run["after_first_error"], distance_labels(run), strict=True):
+        fed = "" if row["gold_fed"] is None else f" ({row['gold_fed']:.2f})"
+        cells[label] = f"{number(row['accuracy'])}{fed} of {row['places']:>6,}"
+    return cells
+
+
+def distance_labels(run: Measures) -> list[str]:
+    *near, far = [row["distance"] for row in run["after_first_error"]]
+    return ["no error yet", *(f"{d} after" for d in near[1:]), f"{far} or more"]
+
+
+def fed_label(found: Mapping[str, Any]) -> str:
+    return " (and with gold fed)" if found["task"] == "tagging" else ""
+
+
+def by_length(run: Measures) -> Column:
+    rows = run["by_source_length"]
+    return {
+        label: f"{number(row['value'])} of {row['sentences']:>5,}"
+        for label, row in zip(bucket_labels(run), rows, strict=True)
+    }
+
+
+def bucket_labels(run: Measures) -> list[str]:
+    """1-10, 11-15, ..., 31+"""
+    return [bucket_label(row["above"] + 1, row["at_most"]) for row in run["by_source_length"]]
+
+
+def bucket_label(first: int, last: int | None) -> str:
+    if last is None:
+        return f"{first}+"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def sized_labels(run: Measures) -> list[str]:
+    """The same with the number of sentences: a bucket of few is no trend."""
+    rows = zip(bucket_labels(run), run["by_source_length"], strict=True)
+    return [f"{label}\nn = {row['sentences']:,}" for label, row in rows]
+
+
+def overlap(run: Measures) -> Column:
+    rows = {
+        f"{row['n']}-grams": f"{number(row['precision'])} / {number(row['recall'])}"
+        for row in run["overlap"]
+    }
+    return rows | {"length ratio": number(run["length_ratio"], ".3f")}
+
+
+# Figures
+
+
+class Panel(NamedTuple):
+    """One pair of axes, and what to read from a run for its line."""
+
+    x_label: str
+    y_label: str
+    line: Callable[[Measures], Points]
+    beside: Callable[[Measures], Points] | None = None  # a dashed line
+    ticks: Mapping[int, str] | None = None  # places and their names; whole numbers if not given
+    log: bool = False
+    share: bool = False  # the axis reaches from 0 to 100
+
+
+def panels(found: Mapping[str, Any]) -> dict[str, list[Panel]]:
+    """The figures by file name."""
+    first = next(iter(found["runs"].values()))
+    quality, beam = metric_label(found), f"beam {found['beam']}"
+    beams = {row["beam"]: str(row["beam"]) for row in first["beam_curve"]}
+    gold = f"gold still on the beam of {found['beam']}, percent"
+    fed = by_distance("gold_fed") if found["task"] == "tagging" else None
+    made = {
+        "beam-curve": [Panel("beam size", quality, by_beam("value"), ticks=beams, log=True)],
+        "gold-on-beam": [
+            Panel("step", gold, by_step, share=True),
+            Panel("tenths of the gold output", "", by_tenth, share=True),
+        ],
+        "after-first-error": [
+            Panel(
+                "distance from the first error",
+                f"accuracy, {beam}" + (" (dashed: gold fed)" if fed else ""),
+                by_distance("accuracy"),
+                beside=fed,
+                ticks=dict(enumerate(distance_labels(first))),
+            )
+        ],
+        "quality-by-length": [
+            Panel(
+                "source length",
+                f"{quality}\n{beam}",
+                by_bucket,
+                ticks=dict(enumerate(sized_labels(first))),
+            )
+        ],
+    }
+    if found["task"] == "tagging":
+        return made
+    label = "length of outputs over references"
+    ratio = Panel("beam size", label, by_beam("length_ratio"), ticks=beams, log=True)
+    return made | {"length-ratio-curve": [ratio]}
+
+
+def by_beam(name: str) -> Callable[[Measures], Points]:
+    return lambda run: column_of(run["beam_curve"], "beam", name)
+
+
+def by_distance(name: str) -> Callable[[Measures], Points]:
+    return lambda run: column_of(run["after_first_error"], "distance", name)
+
+
+def by_step(run: Measures) -> Points:
+    """From all sentences before the first step to the last step that enough sentences have."""
+    rows = run["gold_on_beam"]["on_beam"]
+    enough = [row for row in rows if row["sentences"] >= min(FEW, rows[0]["sentences"])]
+    steps, shares = column_of(enough, "step", "share")
+    return [0, *steps], [100.0, *shares]
+
+
+def by_tenth(run: Measures) -> Points:
+    gold = run["gold_on_beam"]
+    fallen = [0, *accumulate(gold["fell_by_tenth"])]
+    return range(11), [100 * (1 - n / len(gold["fell"])) for n in fallen]
+
+
+def by_bucket(run: Measures) -> Points:
+    values = [row["value"] for row in run["by_source_length"]]
+    return range(len(values)), values
+
+
+def column_of(rows: Sequence[Measures], x: str, y: str) -> Points:
+    return [row[x] for row in rows], [row[y] for row in rows]
+
+
+def require(folder: Path) -> None:
+    """Before anything long begins, a sentence about what would keep figures out of the folder."""
+    need("matplotlib", "report")
+    require_writable(folder)
+
+
+def write_figures(found: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Every figure as PNG and as SVG; returns their paths."""
+    written = []
+    for name, drawn in panels(found).items():
+        chart = draw(drawn, found["runs"])
+        for form in ("png", "svg"):
+            data = io.BytesIO()
+            chart.savefig(data, format=form, dpi=150)
+            write_atomic(folder / f"{name}.{form}", data.getvalue())
+            written.append(folder / f"{name}.{form}")
+    return written
+
+
+def draw(drawn: Sequence[Panel], runs: Mapping[str, Measures]) -> Any:
+    """The panels beside each other, one legend below them."""
+    from matplotlib.figure import Figure
+
+    chart = Figure(figsize=(6.4 if len(drawn) == 1 else 9.6, 4.2), layout="constrained")
+    all_axes = chart.subplots(1, len(drawn), squeeze=False)[0]
+    for axes, panel in zip(all_axes, drawn, strict=True):
+        for i, (name, run) in enumerate(runs.items()):
+            style = {"color": f"C{i}", "marker": MARKERS[i % len(MARKERS)], "ms": 4.5}
+            axes.plot(*plottable(panel.line(run)), label=name, lw=1.6, **style)
+            if panel.beside is not None:
+                axes.plot(*plottable(panel.beside(run)), ls="--", lw=1.0, alpha=0.7, **style)
+        dress(axes, panel)
+    chart.legend(
+        *all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
+    )
+    return chart
+
+
+def plottable(points: Points) -> tuple[list[float], list[float]]:
+    """Missing values as gaps."""
+    x, y = points
+    return list(x), [nan if value is None else value for value in y]
+
+
+def dress(axes: Any, panel: Panel) -> None:
+    """Labels, ticks at whole numbers or at the panel's own places, and no frame."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    if panel.log:
+        axes.set_xscale("log")
+    if panel.ticks is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xticks(list(panel.ticks), list(panel.ticks.values()))
+        axes.xaxis.set_minor_locator(NullLocator())
+        first, last = min(panel.ticks), max(panel.ticks)
+        axes.set_xlim(*((first / 1.15, last * 1.15) if panel.log else (first - 0.3, last + 0.3)))
+    if panel.share:
+        axes.set_ylim(-2, 102)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.grid(axis="y", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,254 @@
+"""One self-contained HTML page: tables, claims, runs, beams, chains.
+
+`softbeam report PATH…`: run folders, folders of them, folders of `reproduce`, files of samples.
+"""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import jinja2
+
+from softbeam.errors import UserError, need
+from softbeam.reports.charts import lines_svg
+from softbeam.reports.samples import chains
+from softbeam.reports.soft_beams import layout, pictures
+from softbeam.reports.tables import Pair, columns_of, pairs
+from softbeam.reports.verdicts import figures, place, read_record, verdict_counts
+from softbeam.runtime.files import Types, check_fields, read_object, write_text
+from softbeam.training.config import from_yaml
+from softbeam.training.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
+
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
+SCHEDULES = {"alpha": "Alpha of the relaxation", "gold": "Probability of feeding gold"}
+TABLE: Types = {
+    "rows": dict,
+    "published": dict,
+    "digits": dict,
+    "seeds": list,
+    "preset": str,
+    "repeated": str,
+}
+# What matplotlib draws with; its metadata says who drew it.
+DRAWN = {"svg", "defs", "style", "g", "path", "use", "clipPath", "rect", "text", "tspan", "image"}
+DRAWN |= {"metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title", "date"}
+RECORDS = ("table-*.json", "figure-*.json")  # of `reproduce`
+
+
+def write_report(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    title: str = "softbeam",
+    table: Sequence[Any] = (),
+    beams: int = 1,
+    sentences: Sequence[int] = (),
+) -> Path:
+    """The page about all that is at the paths; text in it is escaped. Returns its path.
+
+    Args:
+        table: rows of figures, shown first.
+        beams: how many runs get pictures of their soft beam.
+        sentences: of dev, whose beams are drawn, from 1; a few short ones if not given.
+    """
+    need("matplotlib", "report")
+    files = [path for path in paths if path.suffix == ".jsonl"]
+    folders = [path for path in paths if path not in files]
+    records = [record for folder in folders for record in read_records(folder)]
+    runs = [describe(folder) for folder in find_runs(folders, needed=not (files or records))]
+    sampled = [chains(path) for path in files]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        title=title,
+        table=list(table),
+        records=records,
+        several=len({record["folder"] for record in records}) > 1,
+        totals=verdict_counts(claim for record in records for claim in record["claims"]),
+        runs=runs,
+        curves=curves(runs),
+        beams=drawn_beams(runs, beams, sentences),
+        sampled=sampled,
+        data=as_script({"samples": [one["texts"] for one in sampled]}),
+    )
+    write_text(out, page)
+    return out
+
+
+def as_script(value: Any) -> str:
+    """JSON that can stand inside a script element, whatever its texts hold."""
+    text = json.dumps(value, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The tables and figures that `reproduce` left in a folder."""
+    found = [path for pattern in RECORDS for path in folder.glob(pattern)]
+    found.sort(key=place)
+    records = [read_record(path) for path in found]
+    for path, record in zip(found, records, strict=True):
+        if "published" in record:
+            check_table(path, record)
+        name = path.stem.capitalize().replace("-", " ")
+        record |= {"anchor": anchor(path), "name": name, "folder": folder.name}
+        record |= {
+            "about": str(record.get("about", "")),
+            "counts": verdict_counts(record["claims"]),
+        }
+        record["environment"] = read_environment(path, record)
+        record["cells_shown"] = shown_cells(record) if "published" in record else {}
+        record["columns"] = columns_of(record["rows"]) if "published" in record else []
+        record["figures"] = figures(record)
+        names = [Path(str(file)).name for file in record.get("files") or []]
+        record["svgs"] = [drawing(folder / name) for name in names if name.endswith(".svg")]
+    return records
+
+
+def shown_cells(record: dict[str, Any]) -> dict[str, list[Pair]]:
+    return pairs(record["rows"], record["published"], record["digits"])
+
+
+def anchor(path: Path) -> str:
+    """A name for links; a record of another folder has another."""
+    return re.sub(r"[^\w-]+", "-", f"{path.parent.name}-{path.stem}")
+
+
+def read_environment(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Where a record comes from, if it says so."""
+    found = record.get("environment")
+    if found is None:
+        return {}
+    types: Types = {"command": list, "commit": (str, NoneType), "started": str}
+    check_fields(found, f"{path} is not the record of a target: its environment", types)
+    return dict(found)
+
+
+def check_table(path: Path, record: dict[str, Any]) -> None:
+    """A UserError if the figures beside the published ones are no table."""
+    wrong = f"{path} is not the record of a table"
+    check_fields(record, wrong, TABLE, needed=True)
+    rows, published = record["rows"], record["published"]
+    columns = {tuple(row) if isinstance(row, dict) else () for row in rows.values()}
+    if len(columns) != 1 or not columns.pop():
+        raise UserError(f"{wrong}: its rows have not the same columns")
+    cells = [*published.values(), *(cell for row in rows.values() for cell in row.values())]
+    if not all(isinstance(cell, list) for cell in cells):
+        raise UserError(f"{wrong}: its cells are not lists")
+    for value in (value for cell in cells for value in cell):
+        if not isinstance(value, int | float | None):
+            raise UserError(f"{wrong}: {value!r} is no figure")
+    if not all(isinstance(n, int) and 0 <= n <= 9 for n in record["digits"].values()):
+        raise UserError(f"{wrong}: its digits are {record['digits']}")
+
+
+def drawing(path: Path) -> str:
+    """A figure's SVG, which may stand in the page as it is; nothing where the file is gone."""
+    if not path.is_file():
+        return ""
+    try:
+        svg = path.read_text(encoding="utf-8")
+        parts = list(ElementTree.fromstring(svg).iter())
+    except (OSError, ValueError, ElementTree.ParseError) as error:
+        raise UserError(f"{path} is not an SVG figure: {error}") from None
+    foreign = {part.tag.rpartition("}")[2] for part in parts} - DRAWN
+    for name, value in (pair for part in parts for pair in part.attrib.items()):
+        local = name.rpartition("}")[2].lower()
+        outside = local == "href" and not value.startswith(("#", "data:image/"))
+        if outside or local.startswith("on"):
+            foreign.add(f"{local}={value[:40]}")
+    if foreign:
+        raise UserError(f"{path} holds {min(foreign)}, which no figure of ours has: refused")
+    return svg[svg.index("<svg") :].replace("#000000", "currentColor")
+
+
+def drawn_beams(
+    runs: Sequence[dict[str, Any]], most: int, sentences: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Soft beams of so many runs: first of those that search-aware training made."""
+    able = [run for run in runs if run["left_to_right"] and run["finished"]]
+    able.sort(key=lambda run: "alpha" not in run["schedules"])
+    found = []
+    for run in able[:most]:
+        alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
+        made = pictures(run["folder"], alpha=alpha, sentences=sentences)
+        drawn = [one._asdict() | {"drawn": layout(one)} for one in made]
+        found.append({"run": run["name"], "alpha": alpha, "sentences": drawn})
+    return found
+
+
+def find_runs(folders: Sequence[Path], *, needed: bool = True) -> list[Path]:
+    """The run folders themselves, or the runs directly inside each folder."""
+    found: list[Path] = []
+    for folder in folders:
+        inside = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("*/" + CONFIG))
+        runs = [path if path.is_dir() else path.parent for path in inside]
+        if not runs and needed:
+            raise UserError(f"{folder} holds no run: no {CONFIG} in it or one level below")
+        found.extend(runs)
+    return found
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What the page shows of a run."""
+    rows = read_metrics(folder) if (folder / METRICS).exists() else []
+    file = folder / "environment.json"
+    types = {"command": list, "packages": dict, "files": dict}
+    train = [r for r in rows if r["kind"] == "train"]
+    config = read_config(folder / CONFIG)
+    return {
+        "name": folder.name,
+        "folder": folder,
+        "finished": (folder / WEIGHTS).is_file(),
+        "left_to_right": from_yaml(folder / CONFIG).model.left_to_right,
+        "schedules": schedules(train),
+        "config": config,
+        "summary": read_summary(folder),
+        "environment": read_object(file, "a run's environment", types) if file.exists() else {},
+        "train": train,
+        "dev": [r for r in rows if r["kind"] == "dev"],
+    }
+
+
+def read_config(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Figures of all runs against updates: loss, metrics on dev, alpha, the share of gold."""
+    loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
+    made = [("Training loss", "loss", loss)]
+    for metric in sorted({r["dev"][0]["metric"] for r in runs if r["dev"]}):
+        rows = [r for r in runs if r["dev"] and r["dev"][0]["metric"] == metric]
+        lines = [(r["name"], *series(r["dev"], "value")) for r in rows]
+        made.append((f"Dev {metric.replace('_', ' ')}, percent", metric, lines))
+    for name, title in SCHEDULES.items():
+        lines = [(r["name"], *r["schedules"][name]) for r in runs if name in r["schedules"]]
+        made.append((title, name, lines))
+    return [{"title": t, "svg": lines_svg("update", y, lines)} for t, y, lines in made if lines]
+
+
+def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
+    """Alpha and the probability of gold by the update, where training logged them."""
+    found = {}
+    for name in SCHEDULES:
+        logged = [row for row in rows if name in row]
+        if logged:
+            found[name] = series(logged, name)
+    return found
+
+
+def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Values against the updates of the whole run: a second stage goes on where the first ended."""
+    x: list[int] = []
+    offset, stage = 0, rows[0]["stage"]
+    for row in rows:
+        if row["stage"] != stage:
+            offset, stage = x[-1], row["stage"]
+        x.append(offset + row["update"])
+    return x, [row[name] for row in rows]

@@ -1,0 +1,130 @@
+"""Soft beams of sentences, step by step: which parents and words each element mixes."""
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from softbeam.data.batches import collate
+from softbeam.data.readers import Example
+from softbeam.data.vocabulary import Codec
+from softbeam.errors import UserError
+from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.soft.beam import REFERENCE
+from softbeam.search.soft.loop import soft_beam
+from softbeam.training.evaluation import encode
+from softbeam.training.runs import Run, load_run
+from softbeam.types import Decoder
+
+WORDS = 4  # the heaviest words of an element that are told
+STEPS = 10
+FAINT = 0.02  # an edge or word below this weight is not drawn
+FEW = 4  # sentences, if none is asked for
+WIDE = 15  # characters of a word that fit beside its neighbours
+
+
+class Element(NamedTuple):
+    """An element of the beam after a step: weights of its parents and of its heaviest words."""
+
+    score: float
+    parents: list[float]
+    words: list[tuple[str, float]]
+
+
+class Picture(NamedTuple):
+    """A sentence and the elements after each step, best first."""
+
+    number: int  # in dev, from 1
+    source: str
+    gold: str
+    read: list[str]  # the source's word at each step, where every word has an output
+    steps: list[list[Element]]
+
+
+@torch.inference_mode()
+def pictures(
+    folder: Path, *, sentences: Sequence[int] = (), k: int = 3, alpha: float = 1.0
+) -> list[Picture]:
+    """Sentences of dev in the run's own scores, at most `STEPS` steps of each.
+
+    Args:
+        sentences: their numbers, from 1; if none is given, the first few of 3 to `STEPS` steps.
+    """
+    run = load_run(folder)
+    examples = run.config.data.load().split("dev")
+    for number in sentences:
+        if not 1 <= number <= len(examples):
+            raise UserError(f"--sentences {number}: dev of {folder} has {len(examples)} sentences")
+    short = (n for n, e in enumerate(examples, 1) if 3 <= len(e.target) <= STEPS)
+    return [
+        picture(run, number, examples[number - 1], k=k, alpha=alpha)
+        for number in sentences or list(islice(short, FEW)) or [1]
+    ]
+
+
+def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Picture:
+    """The beam of one sentence, begun anew for each number of steps."""
+    batch = collate(encode([example], run.codecs))
+    decoder: Decoder = run.model.eval()(batch.source)
+    if run.config.select.normalize:
+        decoder = LocallyNormalized(decoder)
+    steps = []
+    for t in range(1, min(STEPS, batch.target.shape[1]) + 1):
+        beam = soft_beam(decoder, k=k, alpha=alpha, time=t, form=REFERENCE)
+        assert beam.p is not None
+        slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
+        steps.append([element(p, score, run.codecs.target) for p, score in slots])
+    read = list(example.source)[: len(steps)] if run.config.data.kind == "tagging" else []
+    return Picture(number, " ".join(example.source), " ".join(example.target), read, steps)
+
+
+def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Element:
+    """What one element mixes; `p` are its relaxed indices."""
+    weights, numbers = p.sum(0).topk(min(WORDS, p.shape[1]))
+    heaviest = zip(numbers.tolist(), weights.tolist(), strict=True)
+    words = [(word(codec, i), weight) for i, weight in heaviest if weight >= FAINT]
+    return Element(score, p.sum(1).tolist(), words)
+
+
+def word(codec: Codec, number: int) -> str:
+    """A token as text; special ones, which no output shows, as their number."""
+    return " ".join(codec.decode([number])) or f"<{number}>"
+
+
+def layout(made: Picture) -> dict[str, Any]:
+    """Where nodes and edges are drawn, in the units of the drawing."""
+    wide, high, left, top = 108, 58, 40, 44
+    nodes, edges = [], []
+    heads = [{"x": left + wide * t, "word": shortened(w)} for t, w in enumerate(made.read, 1)]
+    for t, elements in enumerate(made.steps):
+        for i, one in enumerate(elements):
+            x, y = left + wide * (t + 1), top + high * i
+            mixed = ", ".join(f"{word} {weight:.2f}" for word, weight in one.words)
+            from_ = ", ".join(f"{j + 1}: {w:.2f}" for j, w in enumerate(one.parents) if w >= FAINT)
+            nodes.append(
+                {
+                    "x": x,
+                    "y": y,
+                    "word": shortened(one.words[0][0]) if one.words else "",
+                    "weight": one.words[0][1] if one.words else 0.0,
+                    "told": f"step {t + 1}, element {i + 1}: words {mixed}; parents {from_}; "
+                    f"score {one.score:.2f}",
+                    "step": t,
+                }
+            )
+            edges += [
+                {"x1": x - wide, "y1": top + high * j, "x2": x, "y2": y, "weight": weight}
+                for j, weight in enumerate(one.parents)
+                if weight >= FAINT
+            ]
+    tall = max(len(elements) for elements in made.steps)
+    size = {"width": left * 2 + wide * len(made.steps), "height": top * 2 + high * (tall - 1)}
+    return {"nodes": nodes, "edges": edges, "heads": heads, "top": top, **size}
+
+
+def shortened(word: str) -> str:
+    return word if len(word) <= WIDE else f"{word[: WIDE - 1]}…"

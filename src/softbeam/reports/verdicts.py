@@ -1,0 +1,175 @@
+"""What the documents state of a table, judged by the runs: reproduced, not reproduced, undecided.
+
+A claim is a difference with a sign: `gaps` says for each repetition (a seed, a dataset, a chain)
+how far the figures go in the claimed direction. Its interval is over repetitions, and over
+sentences as well where outputs can be compared sentence by sentence.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+from types import NoneType
+from typing import Any, Literal, TypedDict, get_args
+
+from softbeam.errors import UserError
+from softbeam.runtime.files import Types, check_fields, read_object, write_text
+
+Verdict = Literal["reproduced", "not reproduced", "undecided"]
+
+
+class Judged(TypedDict):
+    """A claim, what was found of it, and how sure that is."""
+
+    claim: str
+    source: str  # where it is stated
+    verdict: Verdict
+    within: float | None  # if a difference of at most so much is claimed, of either sign
+    effect: float
+    spread: float | None  # standard deviation over the repetitions
+    right: int  # repetitions that point in the claimed direction ...
+    repetitions: int  # ... of these
+    interval: list[float] | None  # 95 %
+    p: float | None  # two-sided, of no difference
+    over: Literal["seeds and sentences", "repetitions"] | None  # what interval and p are about
+
+
+def judged(
+    claim: str,
+    gaps: Sequence[float],
+    *,
+    source: str = "",
+    tested: Mapping[str, Any] | None = None,
+    within: float | None = None,
+) -> Judged:
+    """A claim's verdict.
+
+    Reproduced: the whole interval is above 0. Not reproduced: all of it is below 0. Undecided:
+    anything else. If a difference of at most `within` is claimed, the interval has to be inside or
+    outside of that.
+
+    Args:
+        gaps: by repetition; positive as claimed.
+        tested: the same difference over seeds and sentences (`training.metrics.crossed_bootstrap`).
+        within: a small difference is claimed, of either sign.
+    """
+    interval, p = over_repetitions(gaps)
+    if tested is not None:
+        interval, p = list(tested["interval"]), float(tested["p_value"])
+    verdict: Verdict = "undecided"
+    if interval is not None:
+        low, high = interval
+        if within is None:
+            holds, fails = low > 0, high < 0
+        else:
+            holds, fails = -within <= low and high <= within, low > within or high < -within
+        verdict = "reproduced" if holds else "not reproduced" if fails else "undecided"
+    right = sum(gap > 0 if within is None else abs(gap) <= within for gap in gaps)
+    return {
+        "claim": claim,
+        "source": source,
+        "verdict": verdict,
+        "within": within,
+        "effect": mean(gaps),
+        "spread": stdev(gaps) if len(gaps) > 1 else None,
+        "right": right,
+        "repetitions": len(gaps),
+        "interval": interval,
+        "p": p,
+        "over": None if interval is None else "seeds and sentences" if tested else "repetitions",
+    }
+
+
+def verdict_counts(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many claims have each verdict."""
+    found = [claim["verdict"] for claim in claims]
+    return {verdict: found.count(verdict) for verdict in get_args(Verdict)}
+
+
+def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float | None]:
+    """Student's interval and p-value of the mean; nothing of a single value."""
+    if len(gaps) < 2:
+        return None, None
+    from scipy.stats import t
+
+    middle, error, freedom = mean(gaps), stdev(gaps) / len(gaps) ** 0.5, len(gaps) - 1
+    if error == 0:
+        return [middle, middle], float(middle == 0)
+    half = float(t.ppf(0.975, freedom)) * error
+    return [middle - half, middle + half], float(2 * t.sf(abs(middle) / error, freedom))
+
+
+def claim_text(found: Judged) -> str:
+    """One line: the verdict first."""
+    spread = "" if found["spread"] is None else f" ±{found['spread']:.3f}"
+    parts = [f"by {found['effect']:.3f}{spread}"]
+    if found["interval"] is not None and found["p"] is not None:
+        low, high = found["interval"]
+        parts.append(f"95 % {low:.3f} to {high:.3f} over {found['over']}, p = {found['p']:.2g}")
+    parts.append(f"right in {found['right']} of {found['repetitions']}")
+    return f"{found['verdict'].upper():14}  {found['claim']}: {', '.join(parts)}"
+
+
+NUMBER = (int, float)
+RECORD: Types = {"target": str, "text": str, "claims": list}
+CLAIM: Types = {
+    "claim": str,
+    "source": str,
+    "verdict": str,
+    "within": (*NUMBER, NoneType),
+    "effect": NUMBER,
+    "spread": (*NUMBER, NoneType),
+    "right": int,
+    "repetitions": int,
+    "interval": (list, NoneType),
+    "p": (*NUMBER, NoneType),
+    "over": (str, NoneType),
+}
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with six digits, which is more than any repetition agrees on."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """A record with a line for each cell, claim and row: small, and its changes can be read."""
+
+    def lines(value: Any) -> str:
+        dump = partial(json.dumps, ensure_ascii=False)
+        if not isinstance(value, list) or not any(isinstance(part, dict) for part in value):
+            return dump(value)
+        return "[\n" + ",\n".join(f"  {dump(part)}" for part in value) + "\n ]"
+
+    parts = [f" {json.dumps(name)}: {lines(part)}" for name, part in record.items()]
+    write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `reproduce` wrote of a table or figure, its claims whole; or a sentence."""
+    record = read_object(path, what := "the record of a target", RECORD, needed=True)
+    for number, claim in enumerate(record["claims"], 1):
+        wrong = f"{path} is not {what}: claim {number}"
+        check_fields(claim, wrong, CLAIM, needed=True)
+        ends = claim["interval"]
+        if ends is not None and not (len(ends) == 2 and all(isinstance(x, NUMBER) for x in ends)):
+            raise UserError(f"{wrong}: its interval is {ends}")
+    return record
+
+
+def place(path: Path) -> tuple[list[int], bool, int]:
+    """Where a record belongs: by its number, tables before figures, then by its folder."""
+    numbers = [int(part) for part in re.findall(r"\d+", path.stem)]
+    return numbers, path.stem.startswith("figure"), len(path.parts)
+
+
+def figures(record: Mapping[str, Any]) -> str:
+    """A record's text without the lines of its claims, for pages that show them as a table."""
+    said = {claim_text(claim) for claim in record["claims"]}
+    return "\n".join(line for line in record["text"].splitlines() if line not in said).strip()

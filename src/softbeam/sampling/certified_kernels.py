@@ -1,0 +1,135 @@
+"""The kernels by name, on a masked language model small enough for certificates."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from softbeam.errors import UserError
+from softbeam.sampling.certificates import Certificate, TinyMLM, certify, every_text
+from softbeam.sampling.energies import LocalEnergy, RawEnergy, Tempered
+from softbeam.sampling.fast import fast_metropolis_hastings
+from softbeam.sampling.kernels import (
+    degenerate_gibbs,
+    delayed_acceptance,
+    exact_gibbs,
+    metropolis_hastings,
+)
+from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
+from softbeam.types import Energy, Kernel, MaskedLM
+
+Make = Callable[[MaskedLM, Energy], Kernel]
+
+
+class Named(NamedTuple):
+    """A kernel to certify: how it is made, and how many positions it is given together."""
+
+    make: Make
+    block: int
+    what: str
+
+
+KERNELS = {
+    "metropolis-hastings": Named(
+        lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm)),
+        1,
+        "masked conditionals, one site",
+    ),
+    "block": Named(
+        lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm)),
+        2,
+        "masked conditionals, two sites together",
+    ),
+    "temperature": Named(
+        lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, temperature=0.8)),
+        1,
+        "proposals at temperature 0.8",
+    ),
+    "nucleus-mixture": Named(
+        lambda mlm, energy: metropolis_hastings(
+            energy, MaskedConditionals(mlm, nucleus=0.6, epsilon=0.2)
+        ),
+        2,
+        "nucleus 0.6 mixed with all tokens",
+    ),
+    "uniform": Named(
+        lambda mlm, energy: metropolis_hastings(energy, UniformProposals(mlm.allowed)),
+        1,
+        "uniform proposals",
+    ),
+    "exact-gibbs": Named(
+        lambda mlm, energy: exact_gibbs(energy, allowed=mlm.allowed), 1, "true conditionals"
+    ),
+    "delayed-acceptance": Named(
+        lambda mlm, energy: delayed_acceptance(
+            Tempered(RawEnergy(mlm), 2.0), energy, MaskedConditionals(mlm)
+        ),
+        1,
+        "a cheap energy first",
+    ),
+    "fast": Named(
+        lambda mlm, energy: fast_metropolis_hastings(energy, MaskedConditionals(mlm)),
+        1,
+        "kept rows, one site",
+    ),
+    "fast-block": Named(
+        lambda mlm, energy: fast_metropolis_hastings(energy, MaskedConditionals(mlm)),
+        2,
+        "kept rows, two sites together",
+    ),
+    "fast-early-rejection": Named(
+        lambda mlm, energy: fast_metropolis_hastings(
+            energy, MaskedConditionals(mlm), sites_a_round=1
+        ),
+        2,
+        "kept rows, sums stopped when they are too large; local energies only",
+    ),
+    "nucleus": Named(
+        lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, nucleus=0.6)),
+        1,
+        "nucleus 0.6 as in the thesis: reducible, and must fail",
+    ),
+    "degenerate-gibbs": Named(
+        lambda mlm, energy: degenerate_gibbs(MaskedConditionals(mlm), energy),
+        1,
+        "accepts everything: not invariant, and must fail",
+    ),
+}
+ENERGIES: dict[str, Callable[[MaskedLM], Energy]] = {"local": LocalEnergy, "raw": RawEnergy}
+
+
+def certificates(
+    kernel: str, *, energy: str = "local", words: int = 3, time: int = 3, seed: int = 0
+) -> list[Certificate]:
+    """The certificates of a named kernel on all texts of `time` words out of `words`.
+
+    Besides the names here, `package.module:function` is a kernel of one's own: the function is
+    given a masked language model and an energy.
+    """
+    mlm = TinyMLM(words=words, seed=seed)
+    target = ENERGIES[energy](mlm)
+    named = KERNELS[kernel] if kernel in KERNELS else Named(found(kernel), 1, kernel)
+    try:
+        made = named.make(mlm, target)
+    except ValueError as error:  # early rejection of a raw energy
+        raise UserError(f"{kernel} with --energy {energy}: {error}") from error
+    except TypeError as error:
+        raise UserError(f"{kernel} takes no masked language model and energy: {error}") from error
+    if not isinstance(made, Kernel):
+        raise UserError(f"{kernel} returned a {type(made).__name__}, which is no Kernel")
+    return certify(made, target, every_text(mlm, time=time), block=named.block, seed=seed)
+
+
+def found(path: str) -> Make:
+    """The function at `package.module:function`, or a sentence that lists what there is."""
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise UserError(
+            f"no kernel {path!r}; there are {', '.join(KERNELS)}, or your own as module:function"
+        )
+    try:
+        make: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:  # the user's own code, which may fail in any way
+        raise UserError(f"the kernel {path!r} cannot be loaded: {error!r}") from error
+    if not callable(make):
+        raise UserError(f"the kernel {path!r} is a {type(make).__name__}, not a function")
+    return make

@@ -1,0 +1,318 @@
+"""Chains: warm starts, sweeps over the positions, annealing, burn-in (thesis, Sec. 6.5 to 6.8).
+
+A sweep is a composition of kernels, one for each block of positions; blocks partition the free
+positions and are drawn without looking at the text. Chains are rows: many at once, padded where
+their lengths differ. `run` yields a record for each sweep; the same seed gives the same chain.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from softbeam.sampling.masking import Allowed, allowed_at
+from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.schedules import Constant, Schedule
+from softbeam.types import ChainState, Kernel, StepInfo
+
+Phase = Literal["forced", "burn-in", "sample"]
+
+
+# Warm starts. A given text is its own; these fill the hidden positions of one.
+
+
+@torch.no_grad()
+def fill_greedily(
+    conditionals: MaskedConditionals,
+    tokens: Int[Tensor, "chain time"],
+    hidden: Bool[Tensor, "chain time"],
+) -> Int[Tensor, "chain time"]:
+    """The likeliest token at each hidden position, all masked together (thesis, Algorithm 4)."""
+    best = conditionals.log_probs(tokens, hidden).argmax(-1)
+    return tokens.masked_scatter(hidden, best)
+
+
+@torch.no_grad()
+def fill_in_turn(
+    conditionals: MaskedConditionals,
+    tokens: Int[Tensor, "chain time"],
+    hidden: Bool[Tensor, "chain time"],
+    rng: Generator,
+) -> Int[Tensor, "chain time"]:
+    """A draw at each hidden position in random order, given those filled before it.
+
+    The same as a first sweep from masks alone in which every proposal is accepted.
+    """
+    for now in partition(hidden, torch.ones_like(tokens[:, 0]), order="random", rng=rng):
+        cells = conditionals.log_probs(tokens, hidden)[now[hidden]]
+        tokens = tokens.masked_scatter(now, torch.multinomial(cells.exp(), 1, generator=rng))
+        hidden = hidden & ~now
+    return tokens
+
+
+def fill_randomly(
+    tokens: Int[Tensor, "chain time"],
+    hidden: Bool[Tensor, "chain time"],
+    allowed: Allowed,
+    rng: Generator,
+) -> Int[Tensor, "chain time"]:
+    """Any allowed token at each hidden position, all with the same probability."""
+    sets = allowed_at(allowed, hidden).expand(int(hidden.sum()), -1)
+    return tokens.masked_scatter(hidden, torch.multinomial(sets.double(), 1, generator=rng))
+
+
+# Blocks
+
+
+def partition(
+    free: Bool[Tensor, "chain time"],
+    size: Int[Tensor, " chain"],
+    *,
+    order: Literal["random", "sequential"] = "random",
+    rng: Generator,
+) -> Bool[Tensor, "step chain time"]:
+    """The blocks of one sweep: each free position is in exactly one; the last may be smaller.
+
+    Random order is a permutation for each chain (thesis, Sec. 6.5: without replacement). A chain
+    with fewer blocks than others has nothing to do in the last steps.
+    """
+    if order not in ("random", "sequential"):
+        raise ValueError(f"order={order!r}; there are random and sequential")
+    if bool((size < 1).any()):
+        raise ValueError(f"size={size.tolist()}: a block holds at least 1 position")
+    key = torch.arange(free.shape[1], device=free.device, dtype=torch.float64).expand(free.shape)
+    if order == "random":
+        key = torch.rand(free.shape, generator=rng, dtype=torch.float64, device=free.device)
+    rank = key.masked_fill(~free, float("inf")).argsort(dim=-1, stable=True).argsort(-1)
+    block = rank // size[:, None]
+    steps = int(block.where(free, -1).max()) + 1
+    return free & (block == torch.arange(steps, device=free.device)[:, None, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantBlocks:
+    """Blocks of the same size in every sweep; of size 1, single sites."""
+
+    size: int = 1
+
+    def __call__(
+        self, free: Int[Tensor, " chain"], sweep: int, sweeps: int, rng: Generator
+    ) -> Int[Tensor, " chain"]:
+        return torch.full_like(free, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearBlocks:
+    """From `start` down to single sites in the last sweep (thesis, Sec. 6.7.3).
+
+    Args:
+        start: size in the first sweep; half of the free positions, rounded up, unless given.
+    """
+
+    start: int | None = None
+
+    def __call__(
+        self, free: Int[Tensor, " chain"], sweep: int, sweeps: int, rng: Generator
+    ) -> Int[Tensor, " chain"]:
+        start = (free + 1) // 2 if self.start is None else torch.full_like(free, self.start)
+        return (start + (1 - start) * sweep / max(sweeps - 1, 1)).round().long()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBlocks:
+    """A size for each chain and sweep, uniform between 1 and the largest.
+
+    Args:
+        largest: all free positions unless given.
+    """
+
+    largest: int | None = None
+
+    def __call__(
+        self, free: Int[Tensor, " chain"], sweep: int, sweeps: int, rng: Generator
+    ) -> Int[Tensor, " chain"]:
+        largest = free if self.largest is None else free.clamp_max(self.largest)
+        u = torch.rand(free.shape, generator=rng, dtype=torch.float64, device=free.device)
+        return 1 + (u * largest).long()
+
+
+Blocks = ConstantBlocks | LinearBlocks | RandomBlocks  # number of free positions -> size
+
+
+# Sweeps
+
+
+class Counts(NamedTuple):
+    """What became of each chain's proposals; accepted = repeated + novel."""
+
+    proposals: Int[Tensor, " chain"]
+    accepted: Int[Tensor, " chain"]
+    repeated: Int[Tensor, " chain"]  # self-proposals
+    novel: Int[Tensor, " chain"]  # accepted and different
+    stuck: Int[Tensor, " chain"]  # made where the old text could not be proposed
+
+    def rate(self, name: str) -> Float[Tensor, " chain"]:
+        """One of the counts for each proposal; 0 without proposals."""
+        count: Tensor = getattr(self, name)
+        return count / self.proposals.clamp_min(1)
+
+
+def sweep(
+    kernel: Kernel, state: ChainState, blocks: Iterable[Bool[Tensor, "chain time"]], rng: Generator
+) -> tuple[ChainState, Counts]:
+    """The kernel at each block in turn. Stationary if each is, though no longer reversible."""
+    counts = Counts(
+        *torch.zeros(5, len(state.tokens), dtype=torch.long, device=state.tokens.device)
+    )
+    for positions in blocks:
+        state, info = kernel.step(state, positions, rng)
+        counts = counted(counts, info, positions.any(-1))
+    return state, counts
+
+
+def counted(counts: Counts, info: StepInfo, active: Bool[Tensor, " chain"]) -> Counts:
+    """The counts after one more step of the active chains."""
+    flags = (active, info.accepted, info.repeated, info.moved, info.stuck)
+    return Counts(*(n + (flag & active) for n, flag in zip(counts, flags, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a chain does, sweep by sweep. The defaults are those of the thesis, Sec. 6.5.
+
+    Args:
+        sweeps: how many, with the burn-in.
+        burn_in: sweeps at the start that no statistics count.
+        forced: sweeps at the very start in which every proposal is accepted (Table 6.6: 2). They
+            are not Metropolis-Hastings, are marked as such, and are part of the burn-in.
+        order: of the positions in a sweep.
+        blocks: how many positions are masked together.
+        temperature: of the target, by the sweep. Annealed as in Sec. 6.8, with a floor without
+            which it would fall below 0: `Linear(start=1.0, slope=-0.02, floor=0.05)`.
+    """
+
+    sweeps: int = 33
+    burn_in: int = 7
+    forced: int = 0
+    order: Literal["random", "sequential"] = "random"
+    blocks: Blocks = field(default_factory=ConstantBlocks)
+    temperature: Schedule = field(default_factory=Constant)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.forced <= self.burn_in <= self.sweeps:
+            numbers = f"forced={self.forced}, burn_in={self.burn_in}, sweeps={self.sweeps}"
+            raise ValueError(f"{numbers}: each is at least 0 and at most the next")
+        if not (coldest := min(map(self.temperature.at, range(self.sweeps)), default=1.0)) > 0:
+            raise ValueError(f"temperature falls to {coldest}; give it a floor above 0")
+
+    def phase(self, sweep: int) -> Phase:
+        if sweep < self.forced:
+            return "forced"
+        return "burn-in" if sweep < self.burn_in else "sample"
+
+
+class Record(NamedTuple):
+    """A chain after one sweep."""
+
+    sweep: int
+    phase: Phase
+    temperature: float
+    state: ChainState
+    counts: Counts
+    between: tuple[StepInfo, ...]  # of the kernels between the sweeps, e.g. which rungs swapped
+
+
+def run(
+    kernel: Kernel | Callable[[float], Kernel],
+    start: Int[Tensor, "chain time"] | ChainState,
+    free: Bool[Tensor, "chain time"],
+    *,
+    plan: Plan,
+    rng: Generator,
+    warm_up: Kernel | None = None,
+    between: Sequence[Kernel] = (),
+    first: int = 0,
+) -> Iterator[Record]:
+    """A record for each sweep from `first` on, while they are made.
+
+    Going on from a record's state, with the next sweep as `first` and the generator as it was
+    then, gives the same chain.
+
+    Args:
+        kernel: the kernel, or for a plan with a temperature the kernel at each temperature.
+        start: texts, whose energies must be finite, or a state to go on from.
+        free: positions that are swept over; the others stay as they are.
+        plan: how many sweeps, of which blocks, at which temperature.
+        rng: all randomness.
+        warm_up: the kernel of forced sweeps: `degenerate_gibbs`.
+        between: kernels applied once after each sweep: `replica_exchange`.
+        first: the first sweep to make.
+    """
+    if plan.forced and warm_up is None:
+        raise ValueError(f"forced={plan.forced} sweeps need the kernel warm_up")
+    if isinstance(kernel, Kernel) and any(plan.temperature.at(s) != 1 for s in range(plan.sweeps)):
+        raise ValueError("kernel: a plan with temperatures needs the kernel at each temperature")
+    at = (lambda _: kernel) if isinstance(kernel, Kernel) else kernel
+    state = start if isinstance(start, ChainState) else at(plan.temperature.at(first)).init(start)
+    if not bool(state.energy.isfinite().all()):
+        chain = int((~state.energy.isfinite()).nonzero()[0])
+        raise ValueError(f"start: chain {chain} has the energy {state.energy[chain].item()}")
+    return _sweeps(at, state, free, plan, rng, warm_up, between, first)
+
+
+def _sweeps(
+    at: Callable[[float], Kernel],
+    state: ChainState,
+    free: Bool[Tensor, "chain time"],
+    plan: Plan,
+    rng: Generator,
+    warm_up: Kernel | None,
+    between: Sequence[Kernel],
+    first: int,
+) -> Iterator[Record]:
+    """The loop of `run`, after its checks."""
+    for s in range(first, plan.sweeps):
+        phase, temperature = plan.phase(s), plan.temperature.at(s)
+        used = warm_up if phase == "forced" and warm_up is not None else at(temperature)
+        size = plan.blocks(free.sum(-1), s, plan.sweeps, rng).clamp_min(1)
+        state, counts = sweep(used, state, partition(free, size, order=plan.order, rng=rng), rng)
+        infos = []
+        for other in between:
+            state, info = other.step(state, torch.zeros_like(free), rng)
+            infos.append(info)
+        yield Record(s, phase, temperature, state, counts, tuple(infos))
+
+
+class Trace(NamedTuple):
+    """The numbers of a chain, sweep by sweep."""
+
+    phase: tuple[Phase, ...]
+    temperature: Float[Tensor, " sweep"]
+    energy: Float[Tensor, "sweep chain"]
+    accept: Float[Tensor, "sweep chain"]
+    repeated: Float[Tensor, "sweep chain"]
+    novel: Float[Tensor, "sweep chain"]
+    stuck: Float[Tensor, "sweep chain"]
+
+    def samples(self) -> "Trace":
+        """The sweeps after the burn-in, which are what statistics are of."""
+        keep = [s for s, phase in enumerate(self.phase) if phase == "sample"]
+        return Trace(tuple(self.phase[s] for s in keep), *(table[keep] for table in self[1:]))
+
+
+def trace(records: Iterable[Record]) -> Trace:
+    """The energy and the rates of each record."""
+    kept = list(records)
+    rates = (
+        torch.stack([record.counts.rate(name) for record in kept])
+        for name in ("accepted", "repeated", "novel", "stuck")
+    )
+    return Trace(
+        tuple(record.phase for record in kept),
+        torch.tensor([record.temperature for record in kept]),
+        torch.stack([record.state.energy for record in kept]),
+        *rates,
+    )

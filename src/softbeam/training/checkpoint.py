@@ -1,0 +1,119 @@
+"""Training's whole state in one file, written atomically, without pickle.
+
+Tensors go into safetensors and everything else into its JSON header, so that weights, optimizer,
+random states and the position in the data can never be of different moments.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Generator, Tensor, nn
+
+from softbeam.errors import UserError
+from softbeam.runtime import ranks
+from softbeam.runtime.files import write_atomic
+
+NAME = "checkpoint.safetensors"
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Tensors and facts (JSON) of one moment."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, save(ready, metadata={"facts": json.dumps(facts)}))
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_checkpoint` wrote, or a sentence."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            if not isinstance(facts, dict):
+                raise ValueError("its facts are no JSON object")
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a checkpoint that softbeam wrote: {error!r}") from None
+
+
+def training_tensors(model: nn.Module, optimizer: Any, rng: Generator) -> dict[str, Tensor]:
+    """Weights, optimizer state and, a row for each process, random states by name."""
+    found: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
+    found |= {f"buffer.{name}": b for name, b in model.named_buffers()}
+    for number, state in optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
+    states = {"random.torch": torch.get_rng_state(), "random.own": rng.get_state()}
+    return found | {name: ranks.stacked(state) for name, state in states.items()}
+
+
+@torch.no_grad()
+def restore_training(
+    tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Any, rng: Generator
+) -> None:
+    """The inverse: the model, the optimizer and the generators as they were.
+
+    Generators of more processes than there were stay as they are.
+    """
+    own: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
+    own |= {f"buffer.{name}": b for name, b in model.named_buffers()}
+    for name in tensors:
+        if name.startswith(("model.", "buffer.")) and name not in own:
+            raise UserError(f"the checkpoint has {name}, which is no part of the model")
+    for name, tensor in own.items():
+        tensor.copy_(fitting(tensors, name, tensor.shape))
+    state = optimizer_state(tensors, optimizer)
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    for name, restore in (("random.torch", torch.set_rng_state), ("random.own", rng.set_state)):
+        set_random(tensors, name, restore)
+
+
+def optimizer_state(tensors: Mapping[str, Tensor], optimizer: Any) -> dict[int, dict[str, Tensor]]:
+    """What Adam and AdamW keep of each parameter that has had a gradient, whole and in shape."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = {name.split(".")[1] for name in tensors if name.startswith("optimizer.")}
+    known = {str(number): parameter for number, parameter in enumerate(parameters)}
+    if foreign := sorted(kept - set(known)):
+        limit = f"there are {len(parameters)} parameters"
+        raise UserError(f"the checkpoint has optimizer.{foreign[0]}, but {limit}")
+    return {
+        int(number): {
+            key: fitting(tensors, f"optimizer.{number}.{key}", shape)
+            for key, shape in (
+                ("step", torch.Size()),
+                ("exp_avg", known[number].shape),
+                ("exp_avg_sq", known[number].shape),
+            )
+        }
+        for number in sorted(kept, key=int)
+    }
+
+
+def fitting(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
+    """A checkpoint's tensor, which has this shape and only finite numbers; or a sentence."""
+    saved = tensors.get(name)
+    if saved is None:
+        raise UserError(f"the checkpoint has no {name}, of shape {tuple(shape)}")
+    if saved.shape != shape:
+        raise UserError(
+            f"the checkpoint's {name} is of shape {tuple(saved.shape)}, not {tuple(shape)}"
+        )
+    if not bool(saved.isfinite().all()):
+        raise UserError(f"the checkpoint's {name} holds numbers that are not finite")
+    return saved
+
+
+def set_random(
+    tensors: Mapping[str, Tensor], name: str, restore: Callable[[Tensor], object]
+) -> None:
+    """Put this process's random state back, or say that it is none."""
+    if name not in tensors:
+        raise UserError(f"the checkpoint has no {name}, a random state")
+    if ranks.rank() >= len(tensors[name]):
+        return
+    try:
+        restore(tensors[name][ranks.rank()].clone())  # generators read from offset 0
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"the checkpoint's {name} is no random state: {error}") from None

@@ -1,0 +1,466 @@
+"""A whole run as one value: it prints itself as YAML, reloads, and every field has a flag.
+
+Nothing here loads torch: the command line shows all of it in a fraction of a second.
+"""
+
+import inspect
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+import yaml
+from jsonargparse import (
+    ArgumentParser,
+    get_loader,
+    set_dumper,
+    set_loader,
+    set_parsing_settings,
+)
+
+import softbeam.objectives.hard_beam  # noqa: F401  (its objectives can be named)
+import softbeam.objectives.masked  # noqa: F401  (likewise)
+from softbeam.data.tasks import Stress, Task
+from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, TARGET, UNK
+from softbeam.errors import LARGEST_SEED, UserError, limited, reason
+from softbeam.objectives.costs import Cost
+from softbeam.objectives.soft_beam import CrossEntropy, Objective
+from softbeam.schedules import Schedule
+
+if TYPE_CHECKING:
+    from torch import nn
+
+P = TypeVar("P", bound=ArgumentParser)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(ABC):
+    """A description of a model; `build` makes it for two vocabulary sizes."""
+
+    specials: ClassVar[tuple[str, ...]] = TARGET  # of the target's vocabulary
+    left_to_right: ClassVar[bool] = True  # a decoder; else a masked language model
+
+    @abstractmethod
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm(Model):
+    """LSTM encoder and decoder (thesis 3.3.3 and 5.4.2).
+
+    Args:
+        encoder: uni sees only the past of the input, bi all of it.
+        attention: fixed feeds the i-th input to the i-th output; bahdanau learns where to look.
+        embedding: width of the input embeddings.
+        label_embedding: width of the output embeddings, as the inputs' if not given.
+        hidden: width of each LSTM direction and of the decoder.
+        layers: LSTM layers on each side.
+        dropout: on embeddings, between layers, and before the output layer.
+        tied: share the output layer with the output embeddings.
+    """
+
+    encoder: Literal["uni", "bi"] = "bi"
+    attention: Literal["fixed", "bahdanau"] = "fixed"
+    embedding: int = 128
+    label_embedding: int | None = None
+    hidden: int = 128
+    layers: int = 1
+    dropout: float = 0.0
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "label_embedding", "hidden", "layers"):
+            limited(name, getattr(self, name), least=1)
+        limited("dropout", self.dropout, least=0, below=1)
+        labels = self.label_embedding or self.embedding
+        if self.tied and self.attention == "fixed" and self.hidden != labels:
+            limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
+            raise UserError(f"tied true: {limit}")
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.lstm import Seq2Seq
+
+        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Seq2Seq(source_vocab, target_vocab, **knobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer(Model):
+    """Transformer encoder and decoder.
+
+    Args:
+        width: of the embeddings and of each layer; the output layer is the output embeddings.
+        layers: on each side.
+        heads: of each attention.
+        hidden: width of the feed-forward layers, four times the width if not given.
+        longest: largest number of tokens on each side, of searched outputs too.
+        dropout: of the embeddings and of each part of a layer.
+        norm_first: normalize before each part of a layer instead of after it.
+    """
+
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    hidden: int | None = None
+    longest: int = 256
+    dropout: float = 0.2
+    norm_first: bool = True
+
+    def __post_init__(self) -> None:
+        check_transformer(self)
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.transformer import TransformerSeq2Seq
+
+        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TransformerSeq2Seq(source_vocab, target_vocab, **knobs)
+
+
+def check_transformer(model: "Transformer | Cmlm") -> None:
+    for name in ("width", "layers", "heads", "hidden"):
+        limited(name, getattr(model, name), least=1)
+    limited("longest", model.longest, least=2)  # a token and a length, or an end mark
+    limited("dropout", model.dropout, least=0, below=1)
+    if model.width % model.heads:
+        raise UserError(f"heads {model.heads}: must divide the width, {model.width}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cmlm(Model):
+    """A conditional masked language model: Transformers on both sides (Mask-Predict).
+
+    Args:
+        width: of the embeddings and of each layer.
+        layers: on each side.
+        heads: of each attention.
+        hidden: width of the feed-forward layers, four times the width if not given.
+        longest: largest number of tokens on each side.
+        dropout: of the embeddings and of each part of a layer.
+        norm_first: normalize before each part of a layer instead of after it.
+        eps: added to variances when normalizing.
+    """
+
+    specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK)
+    left_to_right: ClassVar[bool] = False
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    hidden: int | None = None
+    longest: int = 128
+    dropout: float = 0.2
+    norm_first: bool = True
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_transformer(self)
+        limited("eps", self.eps, above=0)
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.conditional_masked import ConditionalMlm
+
+        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        never = [i for i, name in enumerate(self.specials) if name != EOS]  # specials come first
+        mask_id = self.specials.index(MASK)
+        return ConditionalMlm(source_vocab, target_vocab, mask_id=mask_id, specials=never, **knobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedCmlm(Cmlm):
+    """The same as fairseq's Mask-Predict models have it: texts of both sides end with </s>."""
+
+    specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How outputs are looked for.
+
+    Args:
+        method: greedy, beam, sample or soft-beam; mask-predict for masked language models.
+        beam: hypotheses kept by beam search.
+        nbest: how many outputs to return for each input.
+        length_penalty: beam search ranks by score / length**length_penalty.
+        normalize: locally normalized step scores; false for raw scores.
+        max_ratio: longest output, in source tokens ...
+        max_extra: ... plus this many (not for tagging, whose outputs have the source's length).
+        alpha: inverse temperature of soft-beam decoding.
+        marginal: soft-beam decoding follows marginal instead of joint back pointers.
+        temperature: of sampling.
+        top_k: sample among this many best tokens only.
+        top_p: sample among the fewest tokens with this share of the mass only.
+        seed: of sampling.
+        candidates: lengths tried by mask-predict.
+        iterations: of mask-predict.
+    """
+
+    method: Literal["greedy", "beam", "sample", "soft-beam", "mask-predict"] = "greedy"
+    beam: int = 5
+    nbest: int = 1
+    length_penalty: float = 0.0
+    normalize: bool = True
+    max_ratio: float = 1.5
+    max_extra: int = 10
+    alpha: float = 1.0
+    marginal: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    candidates: int = 5
+    iterations: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "candidates", "iterations", "top_k"):
+            limited(f"--{name}", getattr(self, name), least=1)
+        for name in ("alpha", "temperature"):
+            limited(f"--{name}", getattr(self, name), above=0)
+        for name in ("max_ratio", "max_extra"):
+            limited(f"--{name}", getattr(self, name), least=0)
+        limited("--top_p", self.top_p, above=0, most=1)
+        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
+        if not 1 <= self.nbest <= self.width:
+            limit = f"must be from 1 to {self.width} with {self.method}"
+            raise UserError(f"--nbest {self.nbest}: {limit}")
+
+    @property
+    def width(self) -> int:
+        """How many outputs are looked at for each input, of which the best can be returned."""
+        if self.method == "mask-predict":
+            return self.candidates
+        return self.beam if "beam" in self.method else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Training with one objective.
+
+    Args:
+        objective: what is minimized; a stage without one is left out.
+        epochs: passes over the training data.
+        optimizer: adam or adamw.
+        lr: learning rate after warm-up.
+        schedule: of the learning rate over the stage.
+        warmup: updates over which the learning rate rises from 0.
+        plateau: multiply the learning rate by this after an epoch without a better dev score.
+        weight_decay: of adamw.
+        clip: largest gradient norm.
+        tokens: padded tokens in a batch.
+        accumulation: batches in an update.
+        patience: stop after this many epochs without a better dev score.
+    """
+
+    objective: Objective | None = None
+    epochs: int = 5
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = 0
+    plateau: float = 1.0
+    weight_decay: float = 0.0
+    clip: float = 5.0
+    tokens: int = 1000
+    accumulation: int = 1
+    patience: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run: data, model, stages of training, and how the best weights are chosen on dev.
+
+    Args:
+        data: where examples come from.
+        model: what is trained.
+        pretrain: first stage, cross-entropy.
+        finetune: second stage, from the best weights of the first.
+        warm_start: folder of another run whose weights replace the first stage.
+        select: the search that scores dev after each epoch.
+        seed: of weights, batches and everything random.
+        restarts: train with so many seeds and keep the best on dev.
+        threads: processor threads; small models are faster with one.
+        device: where to train; auto takes an accelerator if there is one.
+        precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
+        log_every: updates between lines of metrics.jsonl.
+        checkpoint_every: updates between checkpoints, from which --resume goes on.
+        skip_nonfinite: updates to leave out, at most, whose loss or gradient is not finite.
+        tensorboard: also write TensorBoard events.
+    """
+
+    data: Task = Stress()
+    model: Model = Lstm()
+    pretrain: Stage = Stage(objective=CrossEntropy())
+    finetune: Stage = Stage()
+    warm_start: str | None = None
+    select: Search = Search()
+    seed: int = 1
+    restarts: int = 1
+    threads: int = 1
+    device: Literal["auto", "cpu"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    log_every: int = 50
+    checkpoint_every: int = 500
+    skip_nonfinite: int = 0
+    tensorboard: bool = False
+
+    @property
+    def stages(self) -> list[tuple[str, Stage]]:
+        """The stages that run, by name."""
+        both = [("pretrain", self.pretrain), ("finetune", self.finetune)]
+        if self.warm_start is not None:
+            both = both[1:] if self.finetune.objective is not None else both[:1]
+        return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
+
+
+CHOSEN = (Task, Model, Objective, Schedule, Cost)  # a file names the class of such a field
+OUR_PATH = re.compile(r"""(class_path["']?:\s*["']?)softbeam\.(?:\w+\.)*(\w+)""")
+FORMAT = "run"  # what jsonargparse calls the format of configurations
+
+
+def without_modules(text: str) -> str:
+    """Strip the modules from the class paths of softbeam's own classes.
+
+    Files name classes alone, so that they do not depend on where a class is defined. Files written
+    before this rule have module paths; they are read in the same way.
+    """
+    return OUR_PATH.sub(r"\1\2", text)
+
+
+def load_settings(text: str) -> Any:
+    return get_loader("yaml")(without_modules(text))
+
+
+def dump_settings(data: Any) -> str:
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return without_modules(text)
+
+
+def run_parser(default: RunConfig, parser: P) -> P:
+    """The parser with a flag for every field of a run, whose defaults are a recipe's."""
+    set_loader(FORMAT, load_settings, exceptions=(yaml.YAMLError,))
+    set_dumper(FORMAT, dump_settings)
+    parser.parser_mode = FORMAT
+    set_parsing_settings(
+        subclasses_enabled=list(CHOSEN),
+        import_path_denylist=[],  # none but its own, which it enforces then: os, pickle, ...
+    )
+    parser.add_argument("--config", action="config", help="a config.yaml to start from")
+    parser.add_class_arguments(RunConfig, None, default=default)
+    return parser
+
+
+def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
+    """The parsed values as a checked `RunConfig`."""
+    try:
+        made = parser.instantiate(parsed)
+    except (ValueError, TypeError) as error:  # a limit of a class, after the parser's words
+        raise UserError(reason(error)) from None
+    config = RunConfig(**{f.name: made[f.name] for f in fields(RunConfig)})
+    check(config)
+    return config
+
+
+def objective_names() -> dict[str, str]:
+    """The classes of the objectives by their short names: direct-loss is DirectLoss."""
+
+    def below(kind: type) -> list[type]:
+        own: list[type] = kind.__subclasses__()
+        return [*own, *(each for one in own for each in below(one))]
+
+    names = [kind.__name__ for kind in below(Objective) if not inspect.isabstract(kind)]
+    return {re.sub("(?<!^)(?=[A-Z])", "-", name).lower(): name for name in names}
+
+
+SEARCHES = "mask-predict is for conditional masked language models, and they for it"
+
+
+def check(config: RunConfig) -> None:
+    """Limits that types do not express."""
+    for name in ("restarts", "threads", "log_every", "checkpoint_every"):
+        limited(f"--{name}", getattr(config, name), above=0)
+    limited("--skip_nonfinite", config.skip_nonfinite, least=0)
+    limited("--seed", config.seed, least=0, most=LARGEST_SEED)
+    for name in ("pretrain", "finetune"):
+        check_stage(name, getattr(config, name), config.model)
+    if (config.select.method == "mask-predict") == config.model.left_to_right:
+        raise UserError(f"--select.method {config.select.method}: {SEARCHES}")
+    if not config.model.left_to_right and config.data.kind == "tagging":
+        raise UserError("a conditional masked language model has lengths to predict: not for tags")
+    if not config.stages:
+        raise UserError("nothing to train: both stages have no objective or no epochs")
+
+
+def check_stage(name: str, stage: Stage, model: Model) -> None:
+    for field in ("tokens", "accumulation", "lr", "clip", "plateau"):
+        limited(f"--{name}.{field}", getattr(stage, field), above=0)
+    for field in ("epochs", "warmup", "weight_decay"):
+        limited(f"--{name}.{field}", getattr(stage, field), least=0)
+    limited(f"--{name}.patience", stage.patience, least=1)
+    if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
+        kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
+        raise UserError(f"--{name}.objective: {kinds}")
+
+
+def settings_of(value: Any) -> Any:
+    """Convert a configuration to JSON's types, with the names of classes that were chosen.
+
+    `from_text` reads the result back to an equal value. A class outside of softbeam is named with
+    its module.
+    """
+    if is_dataclass(value):
+        own = {f.name: settings_of(getattr(value, f.name)) for f in fields(value)}
+        chosen = isinstance(value, CHOSEN)
+        return {"class_path": path_of(type(value)), "init_args": own} if chosen else own
+    if isinstance(value, tuple | list):
+        return [settings_of(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+
+
+def path_of(kind: type) -> str:
+    ours = kind.__module__.split(".")[0] == "softbeam"
+    return kind.__name__ if ours else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def to_json(config: RunConfig) -> str:
+    """Print a run as one line of JSON: equal runs give equal texts."""
+    return json.dumps(settings_of(config), ensure_ascii=False)
+
+
+def to_yaml(config: RunConfig) -> str:
+    """Print the whole resolved run; `from_yaml` gives an equal value back."""
+    return dump_settings(settings_of(config))
+
+
+def from_yaml(path: Path) -> RunConfig:
+    """A run read from its file, or a sentence that says what is wrong with it."""
+    if not path.is_file():
+        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
+    check_yaml(path)
+    return parsed_run(str(path), lambda parser: parser.parse_args(["--config", str(path)]))
+
+
+def from_text(text: str) -> RunConfig:
+    """A run that `to_yaml` has printed."""
+    return parsed_run("the text", lambda parser: parser.parse_string(text))
+
+
+def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
+    parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
+    try:
+        return to_run(parser, parse(parser))
+    except Exception as error:
+        raise UserError(f"{what} is not a run configuration: {reason(error)}") from None
+
+
+def check_yaml(path: Path) -> None:
+    """A UserError that names a file which holds no YAML mapping."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise UserError(f"{path} is not a run configuration: expected a mapping, found a {kind}")

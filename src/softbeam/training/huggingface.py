@@ -1,0 +1,175 @@
+"""Search-aware fine-tuning of Hugging Face models: a trainer, and a loss for loops of one's own.
+
+Any objective of ours trains any encoder-decoder or causal language model that
+`models.huggingface.seq2seq`
+and `models.huggingface.causal` bind. The model stays an ordinary one: its checkpoints need no
+softbeam.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from transformers import Seq2SeqTrainer
+
+from softbeam.errors import UserError
+from softbeam.models.huggingface.causal import HfCausalLM
+from softbeam.models.huggingface.decoder import HfModel
+from softbeam.models.huggingface.seq2seq import HfSeq2Seq
+from softbeam.objectives.soft_beam import Objective
+from softbeam.schedules import Moment
+from softbeam.search.relaxations import flushed_denormals, length_mask
+from softbeam.types import Batch, Loss
+
+IGNORED = -100  # of labels: no token is expected there
+
+
+def search_aware_loss(
+    model: Any,
+    inputs: Mapping[str, Tensor],
+    objective: Objective,
+    *,
+    now: Moment | None = None,
+    rng: Generator | None = None,
+) -> Loss:
+    """The objective of a Hugging Face model on a batch as its collators make them.
+
+    `loss.total / loss.size` is a mean per target token. The labels of a causal model are ignored
+    (-100) over a prompt, which is the source, and go on with the target.
+
+    Args:
+        model: an encoder-decoder or a causal language model.
+        inputs: `input_ids`, `attention_mask` and `labels`.
+        objective: any of `softbeam.objectives.soft_beam` and `softbeam.objectives.hard_beam`.
+        now: epoch and update, which drive schedules; the first of both if not given.
+        rng: of everything random but dropout; seeded with 0 if not given.
+    """
+    adapter = adapted(model)
+    batch = as_batch(adapter, inputs)
+    rng = rng or Generator(batch.source.device).manual_seed(0)
+    return objective(adapter, batch, now=now or Moment(), rng=rng)
+
+
+def adapted(model: Any) -> HfModel:
+    """The model as one of ours; nothing of it is copied."""
+    return HfSeq2Seq(model) if model.config.is_encoder_decoder else HfCausalLM(model)
+
+
+def as_batch(adapter: HfModel, inputs: Mapping[str, Tensor]) -> Batch:
+    """What a collator made, in our numbers: padding is 0, and to the right."""
+    if missing := {"input_ids", "labels"} - inputs.keys():
+        raise UserError(f"a batch needs {sorted(missing)[0]}; it has {', '.join(inputs)}")
+    ids, labels = inputs["input_ids"], inputs["labels"]
+    real = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+    wanted = labels != IGNORED
+    if not wanted.any(1).all():
+        raise UserError(f"row {int(wanted.any(1).int().argmin())} of a batch has no label")
+    if not adapter.model.config.is_encoder_decoder:
+        check_prompts(ids, real, wanted)
+        source, _ = packed(adapter.renumbered(ids), real & ~wanted)
+        return Batch(source, *packed(adapter.renumbered(ids), wanted))
+    source = torch.where(real, adapter.renumbered(ids), 0)
+    return Batch(source, *packed(adapter.renumbered(labels.clamp(min=0)), wanted))
+
+
+def check_prompts(ids: Tensor, real: Tensor, wanted: Tensor) -> None:
+    """Labels must be the tokens themselves from some place on, to the last: a prompt, a target."""
+    target = wanted.int().cumsum(1) > 0
+    broken = ((target & real) != wanted).any(1)
+    if broken.any():
+        raise UserError(f"row {int(broken.int().argmax())}: labels are not one stretch at the end")
+
+
+def packed(tokens: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The kept tokens of each row, moved to its beginning; and where they are."""
+    order = (~kept).int().argsort(stable=True, dim=1)
+    mask = length_mask(kept.sum(1), int(kept.sum(1).max()))
+    return torch.where(mask, tokens.gather(1, order)[:, : mask.shape[1]], 0), mask
+
+
+class SearchAwareTrainer(Seq2SeqTrainer):
+    """A `Seq2SeqTrainer` that minimizes any objective of ours instead of the model's own loss.
+
+    Evaluation reports the model's own loss (cross-entropy), so that runs with other objectives can
+    be compared, and decodes with `predict_with_generate` as usual. Random choices depend on the
+    seed and the step alone: a resumed run repeats them.
+
+    Args:
+        objective: what training minimizes; its schedules follow the trainer's epoch and step.
+        args: all of `Seq2SeqTrainer`'s.
+    """
+
+    def __init__(self, *args: Any, objective: Objective, **named: Any):
+        super().__init__(*args, **named)
+        if self.args.label_smoothing_factor:
+            raise UserError("label_smoothing_factor: give the objective its own smoothing")
+        if self.args.n_gpu > 1:
+            raise UserError(f"{self.args.n_gpu} GPUs in one process: start one process for each")
+        self.objective: Objective = objective
+        self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
+        self.seen: dict[str, float] = {}  # of the objective, for the log
+        self.drawn: dict[int, int] = {}  # of the last step: how many of its batches had an rng
+
+    def train(self, *args: Any, **named: Any) -> Any:
+        """As usual, with denormal numbers flushed, which soft beams are full of."""
+        with flushed_denormals():
+            return super().train(*args, **named)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The objective per target token of the whole step; the model's own loss outside of it."""
+        if not model.training:
+            outputs = model(**inputs)
+            return (outputs.loss, outputs) if return_outputs else outputs.loss
+        inner = self.accelerator.unwrap_model(model)
+        now = Moment(int(self.state.epoch or 0), self.state.global_step)
+
+        def loss() -> Tensor:
+            found = search_aware_loss(inner, inputs, self.objective, now=now, rng=self.next_rng())
+            self.seen = dict(found.log)
+            return found.total / (num_items_in_batch or found.size)
+
+        ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+        return through(model, inner, loss) * ranks
+
+    def next_rng(self) -> Generator:
+        """Random numbers of this batch of this step."""
+        step = self.state.global_step
+        count = self.drawn.get(step, 0)
+        self.drawn = {step: count + 1}
+        seed = hash((self.args.seed, step, count, self.accelerator.process_index))
+        return Generator(self.args.device).manual_seed(seed % 2**63)
+
+    def log(self, logs: dict[str, float], *args: Any, **named: Any) -> None:
+        """The trainer's figures with the objective's."""
+        more = {f"objective_{name}": value for name, value in self.seen.items()}
+        super().log(logs | more if "loss" in logs else logs, *args, **named)
+
+
+def through(wrapper: nn.Module, module: nn.Module, function: Callable[[], Tensor]) -> Tensor:
+    """`function()`, called inside `wrapper(...)`, which gathers gradients of `module` only then."""
+    if wrapper is module:
+        return function()
+    own = vars(module).get("forward")  # of the instance, where something has replaced the class's
+
+    def restore() -> None:
+        vars(module).pop("forward", None)
+        if own is not None:
+            vars(module)["forward"] = own
+
+    def instead(*_: Any, **__: Any) -> Tensor:
+        restore()
+        return function()
+
+    vars(module)["forward"] = instead
+    try:
+        found: Tensor = wrapper()
+        return found
+    finally:
+        restore()

@@ -1,0 +1,119 @@
+"""Runs as cells of a grid: restarts, comparisons and sweeps, by one process or by many workers.
+
+A run that a worker left unfinished goes on from its last checkpoint, whoever takes it.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from softbeam.runtime import ranks
+from softbeam.runtime.cells import Result, result_path
+from softbeam.runtime.files import write_atomic
+from softbeam.runtime.grid import ALONE, Workers, run_grid
+from softbeam.training.config import RunConfig, from_text, to_json
+from softbeam.training.loop import finish
+from softbeam.training.loop import train as train_run
+from softbeam.training.runs import CONFIG, SUMMARY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A run to be trained.
+
+    Args:
+        name: of its folder, below the grid's.
+        config: its settings, in JSON.
+    """
+
+    name: str
+    config: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def train_planned(cell: Planned, folder: Path) -> Result:
+    """Train a run, or go on with it; its summary."""
+    if ranks.first():
+        print(folder / cell.name, file=sys.stderr, flush=True)
+    return train(from_text(cell.config), folder / cell.name, resume=True)
+
+
+def train_quietly(cell: Planned, folder: Path) -> Result:
+    """The same without progress."""
+    return train(from_text(cell.config), folder / cell.name, resume=True, quiet=True)
+
+
+def train_all(
+    configs: Mapping[str, RunConfig],
+    out: Path,
+    *,
+    workers: Workers = ALONE,
+    title: str = "runs",
+    quiet: bool = False,
+) -> list[Result]:
+    """The summaries of runs, by the names of their folders; what is finished is left as it is."""
+    cells = planned(configs)
+    for cell in cells:
+        if not (out / cell.name / SUMMARY).is_file():  # removed by hand, to train it again
+            result_path(cell, out).unlink(missing_ok=True)
+    one_by_one = workers.alone and not quiet  # then each shows its own progress
+    return run_grid(
+        cells,
+        train_planned if one_by_one else train_quietly,
+        out,
+        workers=workers,
+        title=title,
+        quiet=quiet or one_by_one,
+    )
+
+
+def planned(configs: Mapping[str, RunConfig]) -> list[Planned]:
+    return [Planned(name=name, config=to_json(config)) for name, config in configs.items()]
+
+
+def train(
+    config: RunConfig,
+    out: Path,
+    *,
+    quiet: bool = False,
+    resume: bool = False,
+    workers: Workers = ALONE,
+) -> dict[str, Any]:
+    """Train a run into a folder; returns its summary.
+
+    With restarts, several seeds are trained, each in a folder of its own, and the best on dev
+    becomes the run. `resume` goes on with what was stopped, and leaves what is finished.
+    """
+    if config.restarts == 1:
+        return train_run(config, out, quiet=quiet, resume=resume)
+    seeds = range(config.seed, config.seed + 1000 * config.restarts, 1000)
+    configs = {
+        f"restart-{n}": replace(config, seed=seed, restarts=1) for n, seed in enumerate(seeds)
+    }
+    with ranks.joined():
+        if ranks.first() and not resume:
+            forget(planned(configs), out)
+        ranks.wait()
+        summaries = train_all(configs, out, workers=workers, title="restarts", quiet=quiet)
+        return keep_best(summaries, out)
+
+
+def forget(cells: Sequence[Planned], out: Path) -> None:
+    """So that the runs begin anew."""
+    for cell in cells:
+        result_path(cell, out).unlink(missing_ok=True)
+        (out / cell.name / CONFIG).unlink(missing_ok=True)
+
+
+def keep_best(summaries: Sequence[Result], out: Path) -> dict[str, Any]:
+    """The best restart becomes the run."""
+    scores = [summary["score"] for summary in summaries]
+    winner = max(range(len(scores)), key=scores.__getitem__)
+    for file in (out / f"restart-{winner}").iterdir() if ranks.first() else ():
+        if file.is_file():
+            write_atomic(out / file.name, file.read_bytes())
+    return finish(out, summaries[winner] | {"restart": winner, "restart_scores": scores})

@@ -1,0 +1,165 @@
+"""Functions that return a whole `RunConfig`: one for each built-in task.
+
+Each number is ours unless its comment quotes a paper.
+"""
+
+from collections.abc import Callable
+
+from softbeam.data.tasks import (
+    GraphemeToPhoneme,
+    NamedEntities,
+    Stress,
+    Supertags,
+    Tagging,
+    Translation,
+)
+from softbeam.objectives.masked import UniformMasking
+from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.training.config import Cmlm, Lstm, RunConfig, Search, Stage, Transformer
+
+
+def tagging() -> RunConfig:
+    """Tag your own column files (CoNLL): --data.train FILE --data.dev FILE."""
+    return RunConfig(
+        data=Tagging(),
+        model=Lstm(dropout=0.3),
+        pretrain=Stage(objective=CrossEntropy(), epochs=15, patience=3),
+    )
+
+
+def ccg() -> RunConfig:
+    """CCG supertagging on the open treebank ccg-ewt (thesis 5.4.1, smaller)."""
+    return RunConfig(
+        data=Supertags(max_length=60),
+        model=Lstm(encoder="bi", dropout=0.3),
+        pretrain=Stage(objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2),
+        finetune=Stage(epochs=4, lr=1e-3),
+        select=Search(method="beam", beam=3),  # 2018, Sec. 3: "beam size ... was set to 3"
+    )
+
+
+def ner() -> RunConfig:
+    """German named entities, wikineural-de or germeval2014 (thesis 3.3.3, 4.5.1)."""
+    return RunConfig(
+        data=NamedEntities(),
+        model=Lstm(
+            hidden=64,  # 2017, Sec. 5: "LSTM encoder (1 layer, 64 units)"
+            label_embedding=8,  # 2018, Sec. 3.1: "label embeddings of size 8"
+            embedding=64,
+            dropout=0.3,
+        ),
+        pretrain=Stage(objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2),
+    )
+
+
+def stress() -> RunConfig:
+    """Lexical stress of English words from their phonemes (packaged data)."""
+    return RunConfig(
+        data=Stress(),
+        model=Lstm(embedding=64, hidden=64, encoder="bi"),
+        pretrain=Stage(objective=CrossEntropy(), epochs=6, lr=3e-3, schedule="linear"),
+    )
+
+
+def g2p() -> RunConfig:
+    """English letters to phonemes (packaged data)."""
+    return RunConfig(
+        data=GraphemeToPhoneme(),
+        model=Lstm(attention="bahdanau", embedding=96, hidden=160, dropout=0.25),
+        pretrain=Stage(objective=CrossEntropy(), epochs=9, lr=3e-3, tokens=500, schedule="linear"),
+    )
+
+
+def translation() -> RunConfig:
+    """German to English on Multi30k, or your own parallel text (thesis 3.3.3)."""
+    return RunConfig(
+        data=Translation(subwords=4000),
+        model=Lstm(
+            attention="bahdanau",
+            hidden=192,  # 2017, Sec. 5: 256 units; smaller here, for two processor cores
+            embedding=192,
+            dropout=0.3,
+            tied=True,
+        ),
+        pretrain=Stage(
+            objective=CrossEntropy(smoothing=0.1),
+            epochs=8,
+            lr=2e-3,
+            tokens=1500,
+            schedule="linear",
+        ),
+        select=Search(method="greedy"),
+        threads=2,
+    )
+
+
+def transformer_translation() -> RunConfig:
+    """German to English on Multi30k with a small Transformer, which needs a slow start."""
+    return RunConfig(
+        data=Translation(subwords=4000),
+        model=Transformer(width=256, layers=3, dropout=0.2),
+        pretrain=Stage(
+            objective=CrossEntropy(smoothing=0.1),
+            epochs=12,
+            lr=1e-3,
+            warmup=600,
+            tokens=2000,
+            schedule="linear",
+            clip=1.0,
+        ),
+        finetune=Stage(epochs=2, lr=2e-4, tokens=2000, clip=1.0),
+        select=Search(method="greedy"),
+        threads=2,
+    )
+
+
+def masked_translation() -> RunConfig:
+    """A conditional masked language model of German to English (thesis 6.4, smaller)."""
+    return RunConfig(
+        data=Translation(subwords=4000),
+        model=Cmlm(width=192, hidden=512, layers=3, dropout=0.2),
+        pretrain=Stage(
+            objective=UniformMasking(),
+            epochs=25,
+            lr=1.5e-3,
+            warmup=800,
+            tokens=2000,
+            schedule="linear",
+            clip=1.0,
+        ),
+        select=Search(method="mask-predict", candidates=3, iterations=4),
+    )
+
+
+def masked_g2p() -> RunConfig:
+    """A conditional masked language model of letters to phonemes: the quick form of it."""
+    return RunConfig(
+        data=GraphemeToPhoneme(),
+        model=Cmlm(width=128, layers=2, longest=48, dropout=0.1),
+        pretrain=Stage(
+            objective=UniformMasking(),
+            epochs=20,
+            lr=2e-3,
+            warmup=300,
+            tokens=1500,
+            schedule="linear",
+            clip=1.0,
+        ),
+        select=Search(method="mask-predict", candidates=3, iterations=4),
+    )
+
+
+RECIPES: dict[str, Callable[[], RunConfig]] = {
+    recipe.__name__.replace("_", "-"): recipe
+    for recipe in (
+        tagging,
+        translation,
+        ccg,
+        ner,
+        stress,
+        g2p,
+        transformer_translation,
+        masked_translation,
+        masked_g2p,
+    )
+}
