@@ -182,7 +182,7 @@ def shown(value: Any) -> str:
 
 def record(words: list[str], folder: Path = FOLDER) -> Path:
     """Run `softbeam bench WORDS --json` in a process of its own and keep what it says."""
-    from softbeam.training.runs import environment
+    from softbeam.runtime.environment import environment
 
     load, facts = os.getloadavg()[0], environment()
     command = ["-m", "softbeam", "bench", *words, "--json"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.experiments.reproduce import TARGETS
+from softbeam.reports.records import figures, place
 from softbeam.reports.tables import columns_of, pairs
-from softbeam.reports.verdicts import figures, place
 
 Record = Mapping[str, Any]
 

@@ -32,8 +32,10 @@ from transformers import (
 )
 
 from softbeam.data.tasks import Translation
+from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Windowed
-from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, Objective
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant
 from softbeam.training.huggingface import SearchAwareTrainer
 from softbeam.training.metrics import bleu

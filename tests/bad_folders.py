@@ -111,7 +111,7 @@ SUBWORDS = {
 FOLDERS.broken("subwords", "evaluate bpe --quiet", "bpe/source.json", SUBWORDS)
 CONFIG = "run/config.yaml is not a run configuration"
 LOADS_CODE = """objective:
-    class_path: softbeam.objectives.hard_beam.Distillation
+    class_path: softbeam.objectives.likelihood.Distillation
     init_args: {teacher: sly, load: os.mkdir}"""
 FOLDERS.broken(
     "configuration",

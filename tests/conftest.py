@@ -11,13 +11,14 @@ from jaxtyping import install_import_hook
 # Shapes promised in signatures are checked at run time in every module that handles tensors; the
 # readers of text promise none, and a check for each line makes them ten times slower.
 TENSORS = (
-    "types exact search models objectives training.decoding training.evaluation training.runs "
-    "training.loop training.masked_lm data.batches data.vocabulary experiments.bench "
-    "experiments.energies.cells experiments.samplers.cells reports.analysis reports.gold_on_beam "
-    "sampling.certificates sampling.chains sampling.compatibility sampling.diagnostics "
-    "sampling.energies sampling.fast sampling.importance sampling.kernels sampling.mask_predict "
-    "sampling.masking sampling.proposals sampling.strided sampling.terms sampling.texts.infill "
-    "sampling.texts.sampler sampling.texts.score sampling.texts.summary"
+    "types tensors exact search models objectives training.decoding training.evaluation "
+    "training.runs training.loop training.masked_lm data.batches data.vocabulary data.encoding "
+    "experiments.bench experiments.energies.cells experiments.samplers.cells reports.analysis "
+    "reports.gold_on_beam sampling.certificates sampling.tiny sampling.chains "
+    "sampling.compatibility sampling.diagnostics sampling.energies sampling.fast "
+    "sampling.importance sampling.kernels sampling.mask_predict sampling.masking "
+    "sampling.proposals sampling.terms sampling.texts.infill sampling.texts.sampler "
+    "sampling.texts.score sampling.texts.summary"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)

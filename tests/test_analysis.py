@@ -13,9 +13,11 @@ from torch import nn
 
 from softbeam.cli import main
 from softbeam.data.batches import Encoded
+from softbeam.data.encoding import Codecs
 from softbeam.data.tasks import Tagging, Task, Translation
 from softbeam.data.vocabulary import SOURCE, Vocabulary, save_codec
 from softbeam.errors import UserError
+from softbeam.models.specs import Lstm
 from softbeam.reports import analysis_charts
 from softbeam.reports.analysis import (
     advice,
@@ -38,9 +40,10 @@ from softbeam.reports.analysis import (
 from softbeam.reports.gold_on_beam import Fate
 from softbeam.search.decoders import stepwise_scores
 from softbeam.training import metrics
-from softbeam.training.config import Lstm, RunConfig, Search, to_yaml
-from softbeam.training.evaluation import Codecs, Problems
-from softbeam.training.runs import load_run, make_codecs, save_weights
+from softbeam.training.config import RunConfig, Search, to_yaml
+from softbeam.training.evaluation import Problems
+from softbeam.training.runs import load_run, save_weights
+from softbeam.training.vocabularies import make_codecs
 
 # Outputs against references
 

@@ -10,15 +10,9 @@ import torch
 
 from objective_toys import EOS, START, Fixed, batch_of, build, call, toy_batch
 from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives.hard_beam import (
-    BeamCrf,
-    BeamSearchOptimization,
-    Distillation,
-    MinimumRisk,
-    Reinforce,
-    frozen_teacher,
-)
-from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.objectives.hard_beam import BeamCrf, BeamSearchOptimization
+from softbeam.objectives.likelihood import CrossEntropy, Distillation, frozen_teacher
+from softbeam.objectives.risk import MinimumRisk, Reinforce
 from softbeam.schedules import Constant, Linear, Moment
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.types import Batch

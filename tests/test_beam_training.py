@@ -5,14 +5,12 @@ import math
 import pytest
 import torch
 
-from softbeam.objectives.losses.hard_beam import (
+from softbeam.objectives.losses.hard_beam import bso_loss, crf_loss
+from softbeam.objectives.losses.likelihood import distillation_loss
+from softbeam.objectives.losses.risk import (
     METRICS,
-    Repeated,
     beam_candidates,
     bleu_cost,
-    bso_loss,
-    crf_loss,
-    distillation_loss,
     distinct,
     edit_rate,
     expected_risk,
@@ -21,11 +19,10 @@ from softbeam.objectives.losses.hard_beam import (
     rollout,
     sampled_candidates,
     sentence_costs,
-    token_scores,
-    tracked_beam,
     with_gold,
 )
 from softbeam.search.decoders import Forbidding, LocallyNormalized
+from softbeam.search.tracked import Repeated, token_scores, tracked_beam
 from softbeam.types import Hypotheses
 from toys import ToyDecoder, plain_beam, score, sequences, step_scores
 

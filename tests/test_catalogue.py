@@ -120,7 +120,7 @@ def test_every_file_of_the_data_directory_has_the_pinned_content(data_dir: Path)
 
 
 def test_only_the_standard_library_is_imported_at_the_top() -> None:
-    for module in ("catalogue", "corpora", "conversions", "fetch"):
+    for module in ("catalogue", "corpora", "conversions", "download"):
         path = Path(catalogue.__file__).with_name(f"{module}.py")
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ImportFrom):

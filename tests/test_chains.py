@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softbeam.sampling.certificates import TinyMLM, every_text, target
+from softbeam.sampling.certificates import target
 from softbeam.sampling.chains import (
     ConstantBlocks,
     LinearBlocks,
@@ -32,6 +32,7 @@ from softbeam.sampling.kernels import (
     replica_exchange,
 )
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning
+from softbeam.sampling.tiny import TinyMLM, every_text
 from softbeam.schedules import Linear
 from softbeam.types import ChainState, Kernel, StepInfo
 

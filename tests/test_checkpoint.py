@@ -8,7 +8,7 @@ import torch
 from small_runs import train_words, write_data
 from softbeam.cli import main
 from softbeam.errors import UserError
-from softbeam.training.checkpoint import load_checkpoint, save_checkpoint
+from softbeam.runtime.files import load_checkpoint, save_checkpoint
 
 
 def test_a_finished_run_is_left_as_it_is_and_other_settings_are_refused(tmp_path, capsys):

@@ -5,14 +5,8 @@ import warnings
 import pytest
 from scipy.stats import ttest_1samp
 
-from softbeam.reports.verdicts import (
-    claim_text,
-    judged,
-    over_repetitions,
-    read_record,
-    rounded,
-    write_record,
-)
+from softbeam.reports.records import read_record, rounded, write_record
+from softbeam.reports.verdicts import claim_text, judged, over_repetitions
 
 
 def verdict(*gaps: float, **options) -> str:

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy, pad
 
 from softbeam.models.conditional_masked import ConditionalMlm
 from softbeam.models.layers import Attention
-from softbeam.objectives.masked import UniformMasking, hidden_uniformly
+from softbeam.objectives.losses.masked import hidden_uniformly
+from softbeam.objectives.masked import UniformMasking
 from softbeam.sampling.mask_predict import likeliest_lengths, mask_predict, mask_predict_decode
 from softbeam.schedules import Moment
 from softbeam.types import Batch, MaskedLM

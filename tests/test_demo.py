@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from softbeam.experiments.demo import demo, listed, sampled, telling
-from softbeam.sampling.certificates import TinyMLM
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.sampling.tiny import TinyMLM
 
 
 def test_listing_all_texts_is_the_mean_by_plain_loops():

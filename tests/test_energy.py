@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from softbeam.sampling.certificates import TinyMLM
 from softbeam.sampling.energies import (
     Constrained,
     LocalEnergy,
@@ -16,6 +15,7 @@ from softbeam.sampling.energies import (
     chosen,
     raw_score,
 )
+from softbeam.sampling.tiny import TinyMLM
 from softbeam.types import BoundEnergy, Energy
 
 PAD, SEP = 0, 2

@@ -10,8 +10,9 @@ from torch import nn
 
 from softbeam import exact
 from softbeam.exact import Space
-from softbeam.search.decoders import LocallyNormalized, gather
+from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.hard import beam_search, greedy, sample
+from softbeam.tensors import gather
 from softbeam.types import Decoder
 from toys import ToyDecoder
 from toys import score as plain_score

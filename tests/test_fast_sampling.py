@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softbeam.models.masked import TransformerMlm
-from softbeam.sampling.certificates import CountedMlm, TinyMLM, certify, every_text, transitions
+from softbeam.sampling.certificates import certify, transitions
 from softbeam.sampling.chains import ConstantBlocks, LinearBlocks, Plan, run
 from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered, WeightedSum
 from softbeam.sampling.fast import (
@@ -21,6 +21,7 @@ from softbeam.sampling.fast import (
 from softbeam.sampling.kernels import ladder, metropolis_hastings, replica_exchange
 from softbeam.sampling.masking import HalfPrecision
 from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
+from softbeam.sampling.tiny import CountedMlm, TinyMLM, every_text
 from softbeam.schedules import Linear
 from softbeam.types import ChainState, Kernel, Proposed
 

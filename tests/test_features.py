@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from softbeam.sampling.certificates import TinyMLM, certify, every_text
-from softbeam.sampling.energies import LocalEnergy, WeightedSum
+from softbeam.sampling.certificates import certify
+from softbeam.sampling.energies import LocalEnergy, StridedEnergy, WeightedSum
 from softbeam.sampling.kernels import delayed_acceptance, metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
-from softbeam.sampling.strided import StridedEnergy
 from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
+from softbeam.sampling.tiny import TinyMLM, every_text
 from softbeam.types import BoundEnergy, Energy
 
 TEXTS = torch.tensor([[3, 4, 3, 4, 5], [5, 5, 5, 3, 4], [4, 3, 0, 0, 0]])

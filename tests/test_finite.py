@@ -10,11 +10,12 @@ from torch import Tensor
 
 from softbeam.data.tasks import Tagging
 from softbeam.errors import UserError
-from softbeam.objectives.soft_beam import CrossEntropy
-from softbeam.training.checkpoint import load_checkpoint
-from softbeam.training.config import Lstm, RunConfig, Stage
-from softbeam.training.finite import NotFinite, check_step, quoted
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.runtime.files import load_checkpoint
+from softbeam.training.config import RunConfig, Stage
 from softbeam.training.loop import Trainer, train
+from softbeam.training.optimization import NotFinite, check_step, quoted
 from softbeam.training.runs import read_metrics
 from softbeam.types import Loss
 
@@ -94,8 +95,8 @@ def test_training_stops_names_the_sentences_and_keeps_its_checkpoint(
 def watched_sentences(config: RunConfig) -> list[list[str]]:
     """The sentences of each update of the first epoch, as they are in the file."""
     from softbeam.data.batches import Batches
-    from softbeam.training.evaluation import encode
-    from softbeam.training.runs import make_codecs
+    from softbeam.data.encoding import encode
+    from softbeam.training.vocabularies import make_codecs
 
     corpus = config.data.load()
     batches = Batches(encode(corpus.split("train"), make_codecs(config, corpus)), tokens=10, seed=1)

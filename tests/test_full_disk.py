@@ -12,9 +12,8 @@ from nursery import Aim
 from small_runs import files_of, result, sample_words, train_words, write_data
 from softbeam.cli import main
 from softbeam.errors import UserError
-from softbeam.runtime.files import Growing, write_atomic
+from softbeam.runtime.files import Growing, load_checkpoint, write_atomic
 from softbeam.sampling.texts.files import read_samples
-from softbeam.training.checkpoint import load_checkpoint
 from softbeam.training.runs import save_weights
 
 FULL = "cannot be written: No space left on device"

@@ -33,7 +33,7 @@ from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.page import describe, write_report
 from softbeam.reports.verdicts import claim_text
-from softbeam.runtime import cells
+from softbeam.runtime import cells, files
 from softbeam.sampling.texts.files import make_header, read_header, read_samples, write_samples
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.sampling.texts.summary import finish, finished, traces
@@ -216,8 +216,8 @@ def a_checkpoint() -> bytes:
     path = Path(torch.hub.get_dir())  # never written
     held: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "write_atomic", lambda _, content: held.append(content))
-        checkpoint.save_checkpoint(path, tensors, {"update": 3})
+        patch.setattr(files, "write_atomic", lambda _, content: held.append(content))
+        files.save_checkpoint(path, tensors, {"update": 3})
     return held[0]
 
 
@@ -240,7 +240,7 @@ def damaged_tensors(draw) -> bytes:
 def test_checkpoints(content, tmp_path):
     path = tmp_path / "c.safetensors"
     path.write_bytes(content)
-    found = value_or_sentence(lambda: checkpoint.load_checkpoint(path))
+    found = value_or_sentence(lambda: files.load_checkpoint(path))
     if found is not None:
         optimizer = torch.optim.Adam(MODEL.parameters())
         before = torch.get_rng_state()

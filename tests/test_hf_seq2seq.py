@@ -18,7 +18,8 @@ from hf_toys import (
 )
 from softbeam.errors import UserError
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
-from softbeam.objectives.soft_beam import DirectLoss, TwoPassScheduledSampling
+from softbeam.objectives.scheduled_sampling import TwoPassScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant, Moment
 from softbeam.search.hard import beam_search
 from softbeam.search.soft.loop import soft_beam_loss

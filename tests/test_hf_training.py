@@ -12,7 +12,9 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingA
 
 from hf_toys import bart, gpt2, llama, marian, t5
 from softbeam.errors import UserError
-from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, ScheduledSampling
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.scheduled_sampling import ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant
 from softbeam.training.huggingface import (
     SearchAwareTrainer,

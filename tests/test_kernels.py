@@ -10,7 +10,7 @@ from torch import nn
 
 from softbeam import exact
 from softbeam.exact import Space
-from softbeam.sampling.certificates import TinyMLM, every_text, target, transitions
+from softbeam.sampling.certificates import target, transitions
 from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered
 from softbeam.sampling.kernels import (
     degenerate_gibbs,
@@ -23,6 +23,7 @@ from softbeam.sampling.kernels import (
     replica_exchange,
 )
 from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
+from softbeam.sampling.tiny import TinyMLM, every_text
 from softbeam.types import Proposed
 
 INF = float("inf")

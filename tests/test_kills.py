@@ -23,8 +23,8 @@ from nursery import (
 from small_runs import files_of, result, sample_words, train_words, write_data
 from softbeam.cli import main
 from softbeam.runtime import files
+from softbeam.runtime.files import load_checkpoint
 from softbeam.sampling.texts.files import checkpoint_of, read_header, read_samples
-from softbeam.training.checkpoint import load_checkpoint
 from softbeam.training.runs import read_metrics
 
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]

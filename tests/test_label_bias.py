@@ -13,7 +13,8 @@ from softbeam.data.batches import Encoded, collate
 from softbeam.data.synthetic import draw, future_decides, online_bound, rib_rob, whole_input_bound
 from softbeam.data.vocabulary import SOURCE, Vocabulary
 from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, gold_score
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.soft_beam import DirectLoss, gold_score
 from softbeam.schedules import Constant, Moment
 from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.hard import beam_search, greedy

@@ -18,19 +18,21 @@ from softbeam.training.metrics import (
     bleu_counts,
     bleu_of,
     chrf,
-    crossed_bootstrap,
     error_rates,
     f1_of,
     length_ratio_of,
     looks_like_iob,
-    paired_bootstrap,
-    paired_bootstrap_bleu,
     precision_of,
-    sentence_gaps,
     sequence_accuracy,
     span_counts,
     span_f1,
     token_accuracy,
+)
+from softbeam.training.significance import (
+    crossed_bootstrap,
+    paired_bootstrap,
+    paired_bootstrap_bleu,
+    sentence_gaps,
 )
 
 LAWS = settings(max_examples=80, deadline=None)

@@ -6,10 +6,11 @@ from torch.nn.functional import cross_entropy, pad
 
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
 from softbeam.models.masked import TransformerMlm
-from softbeam.sampling.certificates import certify, every_text
+from softbeam.sampling.certificates import certify
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.sampling.tiny import every_text
 from softbeam.types import MaskedLM
 
 VOCABULARY = Vocabulary(list("abcdef"), MASKED)

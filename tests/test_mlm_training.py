@@ -7,15 +7,9 @@ import torch
 from torch import nn
 
 from softbeam.models.masked import TransformerMlm
-from softbeam.objectives.masked import hidden_uniformly
-from softbeam.sampling.certificates import TinyMLM
-from softbeam.training.masked_lm import (
-    held_out_loss,
-    hidden_at_rate,
-    masked_cross_entropy,
-    rise_and_fall,
-    train_mlm,
-)
+from softbeam.objectives.losses.masked import hidden_at_rate, hidden_uniformly, masked_cross_entropy
+from softbeam.sampling.tiny import TinyMLM
+from softbeam.training.masked_lm import held_out_loss, rise_and_fall, train_mlm
 
 REAL = torch.arange(6) < torch.tensor([6, 1, 4, 0])[:, None]
 

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from softbeam.data.batches import Encoded, collate
 from softbeam.models.lstm import Seq2Seq
-from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Moment
-from softbeam.search.decoders import LocallyNormalized, forced_scores, gather, mix, stepwise_scores
+from softbeam.search.decoders import LocallyNormalized, forced_scores, stepwise_scores
 from softbeam.search.hard import beam_search
-from softbeam.search.soft.loop import REFERENCE, Form, soft_beam_loss
+from softbeam.search.soft.beam import REFERENCE, Form
+from softbeam.search.soft.loop import soft_beam_loss
+from softbeam.tensors import gather, mix
 from softbeam.types import Decoder, FusedDecoder
 
 KINDS = [

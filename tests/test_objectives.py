@@ -5,18 +5,12 @@ import torch
 
 from objective_toys import EOS, Fixed, batch_of, build, call, toy_batch
 from softbeam.data.batches import Encoded, collate
+from softbeam.objectives.base import run_on
 from softbeam.objectives.costs import Custom, DoubledO, Hamming, Windowed
+from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
 from softbeam.objectives.losses import feedback
-from softbeam.objectives.soft_beam import (
-    CrossEntropy,
-    DirectLoss,
-    HardHinge,
-    ScheduledSampling,
-    SelfNormalized,
-    SoftHinge,
-    gold_score,
-    run_on,
-)
+from softbeam.objectives.scheduled_sampling import ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge, gold_score
 from softbeam.schedules import Constant, InverseSigmoid, Linear, Moment
 from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.types import Batch

@@ -82,27 +82,8 @@ def test_every_package_has_a_rule():
     assert {m.split(".")[0] for m in modules() if "." in m} == RULE.keys()
 
 
-EXCEPTIONS: set[str] = {
-    "exact imports search.decoders",
-    "models.conditional_masked imports search.relaxations",
-    "models.huggingface.decoder imports search.decoders",
-    "models.huggingface.masked imports sampling.masking",
-    "models.huggingface.masked imports search.relaxations",
-    "models.lstm imports search.relaxations",
-    "models.masked imports search.relaxations",
-    "models.random_field imports search.relaxations",
-    "runtime.workers imports search.relaxations",
-    "sampling.mask_predict imports search.relaxations",
-    "sampling.texts.files imports models.huggingface.masked",
-    "sampling.texts.files imports training.checkpoint",
-    "sampling.texts.infill imports models.huggingface.masked",
-    "sampling.texts.sampler imports models.huggingface.masked",
-    "sampling.texts.score imports models.huggingface.masked",
-}  # imports that still have to be cured
-
-
 def test_packages_import_what_the_rule_allows():
-    assert set(broken(graph())) == EXCEPTIONS
+    assert broken(graph()) == []
 
 
 def test_no_modules_import_each_other_in_a_circle():

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softbeam.sampling.certificates import TinyMLM
 from softbeam.sampling.proposals import (
     MaskedConditionals,
     ReducibleWarning,
     UniformProposals,
     within_nucleus,
 )
+from softbeam.sampling.tiny import TinyMLM
 
 SEP, WORDS = 2, (3, 4, 5)
 TEXTS = torch.tensor([[SEP, 3, 4, 5, SEP], [SEP, 4, SEP, 0, 0], [SEP, 5, 5, SEP, 0]])

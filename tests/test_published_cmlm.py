@@ -9,8 +9,8 @@ from torch.nn.functional import gelu, layer_norm, linear, multi_head_attention_f
 
 from softbeam.cli import main
 from softbeam.data.batches import collate
+from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
-from softbeam.training.evaluation import encode
 from softbeam.training.runs import load_run
 
 WIDTH, HEADS, HIDDEN, LAYERS, PLACES = 8, 2, 12, 2, 10

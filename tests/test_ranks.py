@@ -14,15 +14,13 @@ from processes import module, run_together, torchrun, workers
 from softbeam.cli import main
 from softbeam.data.batches import Batches, Encoded, Position, collate
 from softbeam.data.tasks import Tagging
+from softbeam.models.specs import Lstm
 from softbeam.objectives.hard_beam import BeamCrf
-from softbeam.objectives.soft_beam import (
-    CrossEntropy,
-    DirectLoss,
-    ScheduledSampling,
-    SelfNormalized,
-)
+from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
+from softbeam.objectives.scheduled_sampling import ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.runtime import ranks
-from softbeam.training.config import Lstm, RunConfig, Stage, to_yaml
+from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
 from softbeam.types import Batch

@@ -7,12 +7,14 @@ from itertools import product
 import pytest
 import torch
 
+from softbeam.data.encoding import Codecs
 from softbeam.data.readers import Example
 from softbeam.data.vocabulary import SOURCE, TARGET, Vocabulary
+from softbeam.models.specs import Lstm
 from softbeam.reports.gold_on_beam import OUTCOMES, beam_recovery, gold_fates, is_gold, outcome
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.training.config import Lstm, Search
-from softbeam.training.evaluation import Codecs, decode
+from softbeam.training.config import Search
+from softbeam.training.decoding import decode
 from softbeam.types import Hypotheses
 from toys import ToyDecoder, plain_beam, score, step_scores
 

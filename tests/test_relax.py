@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.hard import hard_beam_max
 from softbeam.search.soft import loop
+from softbeam.search.soft import step as search_soft_step
 from softbeam.search.soft.beam import FAST, REFERENCE, Form
+from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.loop import (
     beam_widths,
     expected_cost,
-    hard_beam_max,
     soft_beam,
-    soft_beam_decode,
     soft_beam_loss,
     soft_beam_max,
 )
@@ -144,7 +145,7 @@ def test_with_one_slot_it_is_not_the_soft_argmax_at_finite_alpha(form):
 def test_a_step_is_algorithm_3_line_by_line():
     toy, costs, k, alpha = ToyDecoder(vocab=3), random_costs(1, 2, 3), 2, 0.6
     scores, state = toy.step(*toy.start())
-    first = loop.soft_beam_step(toy, loop._start(toy), costs[:, 0], k=k, alpha=alpha)
+    first = search_soft_step.soft_beam_step(toy, loop._start(toy), costs[:, 0], k=k, alpha=alpha)
     (h, c), _ = state
     for i in range(k):
         p = (-alpha * (scores[0] - scores[0].sort(descending=True).values[i]) ** 2).softmax(-1)
@@ -152,7 +153,7 @@ def test_a_step_is_algorithm_3_line_by_line():
         torch.testing.assert_close(first.score[0, i], p @ scores[0])
         torch.testing.assert_close(first.cost[0, i], p @ costs[0, 0])
         torch.testing.assert_close(first.state[0][0][i], h[0])
-    second = loop.soft_beam_step(toy, first, costs[:, 1], k=k, alpha=alpha)
+    second = search_soft_step.soft_beam_step(toy, first, costs[:, 1], k=k, alpha=alpha)
     local, ((h, c), _) = toy.step(first.state, first.emb)
     s = first.score[0, :, None] + local
     for i in range(k):
@@ -169,8 +170,8 @@ def test_a_step_is_algorithm_3_line_by_line():
 def test_without_finished_mass_the_extension_is_algorithm_3():
     toy, costs = ToyDecoder(vocab=5, batch=2), random_costs(2, 1, 5)[:, 0]
     start = loop._start(toy)
-    plain = loop.soft_beam_step(toy, start, costs, k=3, alpha=0.7)
-    carried = loop.soft_beam_step_eos(toy, start, costs, k=3, alpha=0.7, eos=EOS)
+    plain = search_soft_step.soft_beam_step(toy, start, costs, k=3, alpha=0.7)
+    carried = search_soft_step.soft_beam_step_eos(toy, start, costs, k=3, alpha=0.7, eos=EOS)
     for field in ("score", "cost", "emb"):
         torch.testing.assert_close(getattr(plain, field), getattr(carried, field))
     torch.testing.assert_close(carried.finished, plain.p[..., EOS].sum(-1))

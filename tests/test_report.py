@@ -9,7 +9,8 @@ import pytest
 
 from softbeam.errors import UserError
 from softbeam.reports.page import series, write_report
-from softbeam.reports.verdicts import claim_text, judged, write_record
+from softbeam.reports.records import write_record
+from softbeam.reports.verdicts import claim_text, judged
 from softbeam.training.config import RunConfig, to_yaml
 
 EVIL = "<script>alert('x')</script>"

@@ -11,11 +11,11 @@ import pytest
 
 from softbeam.data.tasks import Stress
 from softbeam.errors import UserError
+from softbeam.models.specs import Lstm
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.page import as_script, write_report
 from softbeam.reports.soft_beams import FAINT, FEW, layout, pictures, shortened
 from softbeam.reports.verdicts import judged
-from softbeam.training.config import Lstm
 from softbeam.training.loop import train
 from softbeam.training.recipes import stress
 

@@ -9,7 +9,8 @@ from softbeam.cli import main
 from softbeam.experiments import reproduce
 from softbeam.experiments.energies import results as energy_results
 from softbeam.experiments.energies import tables as energy_tables
-from softbeam.experiments.energies.results import checks_of, claims_of, growth_claims, row_name
+from softbeam.experiments.energies.claims import checks_of, claims_of, growth_claims
+from softbeam.experiments.energies.results import row_name
 from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
 from softbeam.experiments.samplers import tables as sampling_tables
 from softbeam.experiments.search_aware import tables as training_tables

@@ -27,14 +27,15 @@ from softbeam.experiments.samplers.claims import chains_of, claims, correlations
 from softbeam.experiments.samplers.models import masked, models
 from softbeam.experiments.samplers.results import described, figures, published
 from softbeam.experiments.samplers.tables import CELLS, PRINTED
-from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime.grid import ALONE
 from softbeam.sampling.chains import Plan, fill_randomly, run
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.mask_predict import mask_predict
 from softbeam.sampling.proposals import MaskedConditionals
-from softbeam.training.config import Lstm, Search, to_yaml
+from softbeam.training.config import Search, to_yaml
 from softbeam.training.metrics import bleu, error_rates
 from softbeam.training.recipes import masked_g2p
 

@@ -10,11 +10,12 @@ from safetensors.torch import load_file
 
 from softbeam.cli import main
 from softbeam.data.tasks import Tagging
-from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime.grid import Workers
 from softbeam.runtime.job_queue import Queue
 from softbeam.training import many
-from softbeam.training.config import Lstm, RunConfig, Stage
+from softbeam.training.config import RunConfig, Stage
 from test_train import write_tagging
 
 FIRST = ["--model.hidden", "6", "--model.embedding", "6", "--pretrain.epochs", "2"]

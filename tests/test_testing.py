@@ -8,10 +8,8 @@ import torch
 
 from softbeam.sampling.certificates import (
     NotEnumerable,
-    TinyMLM,
     certify,
     chi_square,
-    every_text,
     fit,
     symmetry,
     transitions,
@@ -24,6 +22,7 @@ from softbeam.sampling.kernels import (
     metropolis_hastings,
 )
 from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
+from softbeam.sampling.tiny import TinyMLM, every_text
 from softbeam.types import Kernel, MaskedLM, Proposed, StepInfo
 
 ROWS = 10**5

@@ -9,15 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from softbeam.data.tasks import Tagging, Translation
-from softbeam.objectives.soft_beam import CrossEntropy, ScheduledSampling
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.schedules import Moment
 from softbeam.training import many
-from softbeam.training.config import Lstm, RunConfig, Search, Stage, from_yaml, to_yaml
-from softbeam.training.decoding import evaluate_split, load
+from softbeam.training.config import RunConfig, Search, Stage, from_yaml, to_yaml
+from softbeam.training.evaluation import evaluate_split
 from softbeam.training.loop import Learner, Trainer, train
 from softbeam.training.optimization import lr_shape, make_optimizer
 from softbeam.training.recipes import RECIPES
-from softbeam.training.runs import load_run, read_metrics
+from softbeam.training.runs import load, load_run, read_metrics
 from softbeam.types import Batch
 
 
@@ -108,7 +110,7 @@ def test_every_recipe_prints_itself_and_reloads(name, tmp_path):
 def gradients(config: RunConfig, tmp_path: Path, groups: list[list[Batch]]) -> list[torch.Tensor]:
     """The weights after plain gradient descent on the groups."""
     corpus = config.data.load()
-    from softbeam.training.runs import make_codecs
+    from softbeam.training.vocabularies import make_codecs
 
     codecs = make_codecs(config, corpus)
     torch.manual_seed(0)

@@ -10,11 +10,13 @@ from softbeam.experiments.search_aware.cells import training, with_starts
 from softbeam.experiments.search_aware.results import Judge, make, runs_of
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.experiments.search_aware.tables import TABLES, Claim, Place, Table, Value, decoded
-from softbeam.objectives.soft_beam import DirectLoss, ScheduledSampling, SelfNormalized
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import SelfNormalized
+from softbeam.objectives.scheduled_sampling import ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.verdicts import judged
 from softbeam.runtime.cells import read_result
 from softbeam.runtime.grid import ALONE
-from softbeam.training.config import Lstm
 from softbeam.training.evaluation import Scored
 
 PRESETS = ("cpu", "paper", "tiny")

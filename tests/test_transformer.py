@@ -11,20 +11,19 @@ from objective_toys import batch_of, call
 from softbeam.cli.train import parse_run
 from softbeam.data.batches import collate
 from softbeam.data.tasks import Translation
+from softbeam.models.specs import Transformer
 from softbeam.models.transformer import TransformerSeq2Seq
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.losses import feedback
-from softbeam.objectives.soft_beam import (
-    CrossEntropy,
-    DirectLoss,
-    ScheduledSampling,
-    SoftHinge,
-    TwoPassScheduledSampling,
-)
+from softbeam.objectives.scheduled_sampling import ScheduledSampling, TwoPassScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Moment
-from softbeam.search.decoders import LocallyNormalized, fed_scores, mix
+from softbeam.search.decoders import LocallyNormalized, fed_scores
 from softbeam.search.hard import beam_search
-from softbeam.search.soft.loop import REFERENCE, Form, soft_beam, soft_beam_loss
-from softbeam.training.config import RunConfig, Search, Stage, Transformer
+from softbeam.search.soft.beam import REFERENCE, Form
+from softbeam.search.soft.loop import soft_beam, soft_beam_loss
+from softbeam.tensors import mix
+from softbeam.training.config import RunConfig, Search, Stage
 from softbeam.training.loop import train
 from softbeam.types import Batch, FedDecoder
 from test_models import examples

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from softbeam.search.decoders import map_state
+from softbeam.tensors import map_state
 from softbeam.types import Decoder, State
 
 Score = Callable[[Tensor], Tensor]  # rows time -> *batch rows

@@ -1,6 +1,6 @@
 """The nouns of the toolkit. No algorithm lives here, and nothing of ours is imported."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
@@ -91,6 +91,27 @@ class MaskedLM(Protocol):
     ) -> Float[Tensor, "cells vocab"]: ...  # at the masked cells alone, row by row
 
 
+class Prompts(NamedTuple):
+    """Texts as tokens, padded on the right."""
+
+    tokens: Int[Tensor, "chain time"]
+    hidden: Bool[Tensor, "chain time"]  # the gaps: a mask stands there
+    frozen: Bool[Tensor, "chain time"]  # the tokenizer's frame (cls, sep) and padding
+
+
+@runtime_checkable
+class TextModel(MaskedLM, Protocol):
+    """A masked language model with a tokenizer: what sampling and scoring of texts need."""
+
+    @property
+    def mask_id(self) -> int: ...
+    def encode(self, texts: str | Sequence[str]) -> Prompts: ...  # `[MASK]` is a gap of one token
+    def decode(self, tokens: Int[Tensor, "chain time"]) -> list[str]: ...
+    def token_names(self, ids: Sequence[int]) -> list[str]: ...
+    def token_id(self, name: str) -> int | None: ...
+    def word_ids(self, text: str) -> list[int]: ...
+
+
 @runtime_checkable
 class Energy(Protocol):
     """Lower is likelier: p(y) is proportional to exp(-E(y)) over the allowed texts."""
@@ -138,3 +159,18 @@ class Kernel(NamedTuple):
 
     init: Callable[[Tensor], ChainState]
     step: Callable[[ChainState, Tensor, Generator], tuple[ChainState, StepInfo]]
+
+
+@runtime_checkable
+class ReadoutDecoder(Decoder, Protocol):
+    """A decoder whose step is `advance`, then one linear layer: scores = hidden W^T + b.
+
+    Optional: with it, the fast forms gather the layer's gradient over the steps, and a candidate
+    pool touches only the candidates' rows of W. It also works inside `LocallyNormalized`.
+    """
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]: ...  # W (vocab hidden), b (vocab)
+    def advance(
+        self, state: State, emb: Float[Tensor, "rows emb"]
+    ) -> tuple[Float[Tensor, "rows hidden"], State]: ...

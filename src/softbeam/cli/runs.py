@@ -23,9 +23,9 @@ def decode(words: list[str]) -> int:
     made.add_argument("--output", type=str, default=None, help="file; standard output if not given")
     made.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
     parsed, search = parse_search(made, words)
-    from softbeam.training import decoding
+    from softbeam.training import decoding, runs
 
-    run = decoding.load(Path(parsed.run), threads=parsed.threads)
+    run = runs.load(Path(parsed.run), threads=parsed.threads)
     lines = decoding.read_inputs(parsed.input)
     outputs = decoding.decode_lines(run, lines, search, quiet=parsed.quiet)
     text = decoding.render(lines, outputs, style=parsed.format, nbest=search.nbest)
@@ -50,22 +50,22 @@ def evaluate(words: list[str]) -> int:
     parsed, search = parse_search(made, words)
     if parsed.check_normalization and search.method == "beam" and search.beam < 2:
         raise UserError(f"--beam {search.beam}: --check-normalization needs a beam of at least 2")
-    from softbeam.training import decoding
+    from softbeam.training import evaluation, runs
 
-    run = decoding.load(Path(parsed.run), threads=parsed.threads)
+    run = runs.load(Path(parsed.run), threads=parsed.threads)
     other = None
     if parsed.against is not None:
-        other = decoding.load(Path(parsed.against), threads=parsed.threads)
+        other = runs.load(Path(parsed.against), threads=parsed.threads)
         kind, theirs = run.config.data.kind, other.config.data.kind
         if kind != theirs:
             raise UserError(f"--against {parsed.against}: is a run of {theirs}, not of {kind}")
-    found, outputs = decoding.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
+    found, outputs = evaluation.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
     if parsed.output is not None:
         text = "".join(" ".join(tokens) + "\n" for tokens in outputs)
         write_text(Path(parsed.output), text)
     show_figures(found["metrics"])
     if other is not None:
-        found["against"] = decoding.compare_split(
+        found["against"] = evaluation.compare_split(
             run, outputs, other, parsed.split, search, quiet=parsed.quiet
         )
         print(f"\nagainst {parsed.against} (paired bootstrap over sentences)")

@@ -210,13 +210,14 @@ def with_model(recipe: Any, words: list[str]) -> Any:
     Otherwise it would take over the recipe's fields of the same names: an LSTM's `hidden` is not a
     Transformer's.
     """
+    from softbeam.models import specs
     from softbeam.training import config
 
     named = [word for before, word in pairwise(words) if before == "--model"]
     kind = getattr(config, named[-1], None) if named else None
-    if not (isinstance(kind, type) and issubclass(kind, config.Model)):
+    if not (isinstance(kind, type) and issubclass(kind, specs.Model)):
         return recipe  # the parser says what is wrong
-    same = kind in (config.Model, type(recipe.model))
+    same = kind in (specs.Model, type(recipe.model))
     return recipe if same else replace(recipe, model=kind())
 
 

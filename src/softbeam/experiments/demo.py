@@ -21,7 +21,11 @@ from softbeam.data.tasks import Stress
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
 from softbeam.errors import UserError
 from softbeam.models.masked import TransformerMlm
-from softbeam.objectives.soft_beam import CrossEntropy, DirectLoss, Objective, ScheduledSampling
+from softbeam.models.specs import Lstm
+from softbeam.objectives.base import Objective
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.scheduled_sampling import ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports import analysis_charts
 from softbeam.reports.page import write_report
 from softbeam.runtime.progress import clock
@@ -31,7 +35,7 @@ from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Constant
-from softbeam.training.config import Lstm, RunConfig, Search, Stage
+from softbeam.training.config import RunConfig, Search, Stage
 from softbeam.training.evaluation import evaluate
 from softbeam.training.loop import train
 from softbeam.training.masked_lm import train_mlm

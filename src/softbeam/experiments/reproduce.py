@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from softbeam.errors import UserError, limited, need
-from softbeam.reports.verdicts import read_record, rounded, verdict_counts, write_record
+from softbeam.reports.records import read_record, rounded, write_record
+from softbeam.reports.verdicts import verdict_counts
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers
 
@@ -109,7 +110,7 @@ def reproduce(
     from softbeam.experiments.energies import results as energy_results
     from softbeam.experiments.samplers import results as sampling_results
     from softbeam.experiments.search_aware import results as training_results
-    from softbeam.training.runs import environment
+    from softbeam.runtime.environment import environment
 
     torch.set_num_threads(1)
     began, numbers = environment(), datasets(repetitions(what, seeds))

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from softbeam.models.layers import Layer, Memory, check_sizes, embedding, kept_tokens
-from softbeam.models.random_field import lengths_of
-from softbeam.search.relaxations import length_mask
+from softbeam.tensors import length_mask, lengths_of
 
 
 class ConditionalMlm(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from softbeam.search.relaxations import reverse_within
+from softbeam.tensors import reverse_within
 
 State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, and the step number
 

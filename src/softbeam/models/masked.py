@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from softbeam.models.layers import Layer, check_sizes, embedding, kept_tokens
-from softbeam.models.random_field import lengths_of
-from softbeam.search.relaxations import length_mask
+from softbeam.tensors import length_mask, lengths_of
 
 
 class TransformerMlm(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from softbeam.search.relaxations import length_mask, reverse_within
+from softbeam.tensors import lengths_of, reverse_within
 
 CHUNK = 2**20
 
@@ -230,15 +230,6 @@ class BiLstmMrf(nn.Module):
             h, c = (value.flatten(0, 1) for value in cell(gates, c.unsqueeze(axis)))
             found.append(reader.share(h))
         return found
-
-
-def lengths_of(mask: Bool[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
-    """The lengths of right-padded rows."""
-    lengths = mask.sum(1)
-    if not torch.equal(mask, length_mask(lengths, mask.shape[1])):
-        row = int((mask != length_mask(lengths, mask.shape[1])).any(1).nonzero()[0, 0])
-        raise ValueError(f"mask: row {row} has padding before a real position; pad on the right")
-    return lengths
 
 
 def box_sides(vocab: int, time: int, chunk: int) -> list[int]:

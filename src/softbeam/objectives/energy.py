@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softbeam.objectives.hard_beam import Load, frozen_teacher
-from softbeam.objectives.soft_beam import Objective, size
+from softbeam.objectives.base import Objective, size
+from softbeam.objectives.likelihood import Load, frozen_teacher
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class NoiseContrastive(EnergyObjective):
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         from softbeam.objectives.losses.energy import memory_of, nce
-        from softbeam.search.relaxations import length_mask
+        from softbeam.tensors import length_mask
 
         lengths = batch.mask.sum(1)
         data = self.log_ratio(model, batch.target, batch.mask)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from softbeam.errors import limited
-from softbeam.objectives.soft_beam import Objective
+from softbeam.objectives.base import Objective
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor, nn
+    from torch import Generator, nn
 
     from softbeam.types import Batch, Loss
 
@@ -43,6 +43,8 @@ class UniformMasking(Objective):
 
         bound = model(batch.source)
         owner = torch.arange(len(batch.target), device=batch.target.device)
+        from softbeam.objectives.losses.masked import hidden_uniformly
+
         masked = hidden_uniformly(batch.mask, rng)
         logits = bound.logits(batch.target, masked, owner)
         tokens = cross_entropy(
@@ -52,14 +54,3 @@ class UniformMasking(Objective):
         length = cross_entropy(bound.length_scores, lengths, reduction="sum")
         log = {"length_loss": length.item() / len(lengths)}
         return Loss(tokens + self.length_weight * length, int(masked.sum()), log)
-
-
-def hidden_uniformly(real: "Tensor", rng: "Generator") -> "Tensor":
-    """For each row a number uniform between one and all of its real cells, and so many of them."""
-    import torch
-
-    size = real.sum(1)
-    count = 1 + (torch.rand(len(real), generator=rng, device=real.device) * size).long()
-    key = torch.rand(real.shape, generator=rng, device=real.device)
-    rank = key.masked_fill(~real, float("inf")).argsort(-1).argsort(-1)
-    return real & (rank < count[:, None])

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
+from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
 from softbeam.errors import UserError
@@ -25,22 +26,17 @@ from softbeam.reports.gold_on_beam import OUTCOMES, Fate, gold_fates
 from softbeam.runtime.progress import Progress
 from softbeam.search.decoders import forced_scores
 from softbeam.training.config import Search
-from softbeam.training.decoding import load
+from softbeam.training.decoding import Output, best, decode
 from softbeam.training.evaluation import (
     LOWER_IS_BETTER,
-    Codecs,
-    Output,
     Problems,
-    best,
     compare,
-    decode,
-    encode,
     log_z,
     main_metric,
     problems,
     score,
 )
-from softbeam.training.runs import Run
+from softbeam.training.runs import Run, load
 
 Tokens = Sequence[str]
 OnBatch = Callable[[int], None]

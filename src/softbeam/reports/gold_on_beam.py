@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbeam.data.batches import in_order
+from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
 from softbeam.data.vocabulary import EOS
-from softbeam.objectives.losses.hard_beam import token_scores, tracked_beam
 from softbeam.search.hard import beam_search
-from softbeam.search.relaxations import length_mask
+from softbeam.search.tracked import token_scores, tracked_beam
+from softbeam.tensors import length_mask
 from softbeam.training.config import Search
-from softbeam.training.evaluation import Codecs, encode, length_limits, longest, searched
+from softbeam.training.decoding import length_limits, longest, searched
 from softbeam.types import Decoder, Hypotheses
 
 
@@ -138,7 +139,7 @@ def gold_fates(
     tokens: int = 4000,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> list[Fate]:
-    """The fate of each example's target in the beam search that `training.evaluation.searcher`
+    """The fate of each example's target in the beam search that `training.decoding.searcher`
     would run.
 
     Gold is the target as the model's vocabulary spells it: one of several spellings in subwords.

@@ -15,10 +15,11 @@ import jinja2
 
 from softbeam.errors import UserError, need
 from softbeam.reports.charts import lines_svg
+from softbeam.reports.records import figures, place, read_record
 from softbeam.reports.samples import chains
 from softbeam.reports.soft_beams import layout, pictures
 from softbeam.reports.tables import Pair, columns_of, pairs
-from softbeam.reports.verdicts import figures, place, read_record, verdict_counts
+from softbeam.reports.verdicts import verdict_counts
 from softbeam.runtime.files import Types, check_fields, read_object, write_text
 from softbeam.training.config import from_yaml
 from softbeam.training.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary

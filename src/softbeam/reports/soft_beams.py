@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from softbeam.data.batches import collate
+from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.vocabulary import Codec
 from softbeam.errors import UserError
 from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.soft.beam import REFERENCE
 from softbeam.search.soft.loop import soft_beam
-from softbeam.training.evaluation import encode
 from softbeam.training.runs import Run, load_run
 from softbeam.types import Decoder
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
 from softbeam.errors import UserError
 
 
@@ -178,3 +182,21 @@ def check_fields(value: Any, wrong: str, types: Types, *, needed: bool = False) 
         if name in value and not isinstance(value[name], wanted):
             raise UserError(f"{wrong}: its {name} is {str(value[name])[:60]!r}")
     return value
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Tensors and facts (JSON) of one moment."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, save(ready, metadata={"facts": json.dumps(facts)}))
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_checkpoint` wrote, or a sentence."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            if not isinstance(facts, dict):
+                raise ValueError("its facts are no JSON object")
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a checkpoint that softbeam wrote: {error!r}") from None

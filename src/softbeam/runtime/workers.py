@@ -30,7 +30,7 @@ class Worker:
         """Serve; how many cells were taken, and how many of them failed."""
         import torch
 
-        from softbeam.search.relaxations import flushed_denormals
+        from softbeam.tensors import flushed_denormals
 
         torch.set_num_threads(1)  # cells are small, and there is a worker for each core
         say = (lambda line: None) if self.quiet else partial(print, flush=True)

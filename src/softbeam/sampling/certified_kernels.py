@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from softbeam.errors import UserError
-from softbeam.sampling.certificates import Certificate, TinyMLM, certify, every_text
+from softbeam.sampling.certificates import Certificate, certify
 from softbeam.sampling.energies import LocalEnergy, RawEnergy, Tempered
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import (
@@ -15,6 +15,7 @@ from softbeam.sampling.kernels import (
     metropolis_hastings,
 )
 from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
+from softbeam.sampling.tiny import TinyMLM, every_text
 from softbeam.types import Energy, Kernel, MaskedLM
 
 Make = Callable[[MaskedLM, Energy], Kernel]

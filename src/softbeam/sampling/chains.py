@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from softbeam.sampling.masking import Allowed, allowed_at
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Constant, Schedule
+from softbeam.tensors import Allowed, allowed_at
 from softbeam.types import ChainState, Kernel, StepInfo
 
 Phase = Literal["forced", "burn-in", "sample"]

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam.sampling.energies import chosen
-from softbeam.sampling.masking import Allowed, allowed_at
+from softbeam.tensors import Allowed, allowed_at
 from softbeam.types import ChainState, Energy, Kernel, Propose, Proposed, StepInfo
 
 Temperature = float | Float[Tensor, " chain"]

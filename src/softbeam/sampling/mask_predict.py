@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softbeam.sampling.masking import packed_logits
-from softbeam.search.relaxations import length_mask
+from softbeam.tensors import length_mask
 from softbeam.types import Hypotheses, MaskedLM
 
 

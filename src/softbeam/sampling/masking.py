@@ -14,8 +14,6 @@ from torch.nn.functional import one_hot
 
 from softbeam.types import MaskedLM
 
-Allowed = Bool[Tensor, " vocab"] | Bool[Tensor, "chain time vocab"]
-
 ROWS = 256  # rows given to the model at once
 
 
@@ -93,24 +91,3 @@ class HalfPrecision:
     ) -> Float[Tensor, "cells vocab"]:
         with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
             return self.mlm.logits(tokens, masked, owner).float()
-
-
-def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tensor, "chain time"]:
-    """True where a token is one of those allowed there; ids past the vocabulary never are."""
-    inside = tokens < allowed.shape[-1]
-    index = tokens.where(inside, 0)
-    if allowed.dim() == 1:
-        return inside & allowed[index]
-    return inside & allowed.gather(-1, index[:, :, None])[:, :, 0]
-
-
-def allowed_at(
-    allowed: Allowed, positions: Bool[Tensor, "chain time"]
-) -> Bool[Tensor, "#cells vocab"]:
-    """The sets at the chosen positions, row by row. An error where one of them is frozen."""
-    sets = allowed[None] if allowed.dim() == 1 else allowed[positions]
-    frozen = ~sets.any(-1)
-    if bool(frozen.any()):
-        chain, time = positions.nonzero()[frozen.nonzero()[0, 0]].tolist()
-        raise ValueError(f"positions: {time} of chain {chain} is frozen, nothing may stand there")
-    return sets

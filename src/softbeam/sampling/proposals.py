@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from softbeam.sampling.masking import ROWS, Allowed, allowed_at, may_stand, packed_logits
+from softbeam.sampling.masking import ROWS, packed_logits
+from softbeam.tensors import Allowed, allowed_at, may_stand
 from softbeam.types import MaskedLM, Proposed
 
 

@@ -1,6 +1,5 @@
 """Rows of decoder states, and wrappers that turn one `Decoder` into another."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,31 +7,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softbeam.types import Decoder, FedDecoder, FusedDecoder, State
-
-
-def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
-    """The state with `fn` applied to every tensor in it; anything else passes through."""
-    if isinstance(state, Tensor):
-        return fn(state)
-    if isinstance(state, tuple):
-        parts = [map_state(fn, part) for part in state]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
-
-
-def gather(state: State, rows: Int[Tensor, " new_rows"]) -> State:
-    """The chosen rows of a state: Algorithm 1's hard back pointers (Goyal et al. 2018)."""
-    return map_state(lambda tensor: tensor.index_select(0, rows), state)
-
-
-def mix(state: State, back: Float[Tensor, "batch beam prev"]) -> State:
-    """Weighted sums of a state's rows: Algorithm 3, lines 14-16. A one-hot `back` gathers."""
-
-    def mixed(tensor: Tensor) -> Tensor:
-        rows = tensor.unflatten(0, (back.shape[0], back.shape[2]))
-        return torch.einsum("bkj,bj...->bk...", back, rows).flatten(0, 1)
-
-    return map_state(mixed, state)
 
 
 def select(keep: Bool[Tensor, " rows"], state: State, otherwise: State) -> State:

@@ -4,14 +4,16 @@ Outputs either end with `eos` or have the given length; both are limits per sent
 sentence's output is the same alone and inside any batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from softbeam.search.decoders import gather
-from softbeam.search.relaxations import follow_backpointers
+from softbeam.search.decoders import forced_scores
+from softbeam.search.soft.beam import PAD
+from softbeam.search.soft.loop import _check, _scored
+from softbeam.tensors import gather, length_mask
 from softbeam.types import Decoder, Hypotheses
 
 Choose = Callable[[Tensor], Tensor]  # scores of a step -> a token for each row
@@ -225,3 +227,81 @@ def ranked(
     order = by.sort(dim=-1, descending=True, stable=True).indices[:, :nbest]
     tokens = path.gather(1, order[:, :, None].expand(-1, -1, path.shape[2]))
     return Hypotheses(tokens, lengths.gather(1, order), total.gather(1, order))
+
+
+def follow_backpointers(
+    parents: Sequence[Int[Tensor, "batch _"]], tokens: Sequence[Int[Tensor, "batch _"]]
+) -> Int[Tensor, "batch beam time"]:
+    """The token path that ends in each slot of the last beam (2018, Algorithm 1, line 11).
+
+    One pair of tensors for each step; beams may widen from step to step.
+    """
+    slot = torch.arange(tokens[-1].shape[1], device=tokens[-1].device).expand_as(tokens[-1])
+    path = []
+    for parent, token in zip(reversed(parents), reversed(tokens), strict=True):
+        path.append(token.gather(1, slot))
+        slot = parent.gather(1, slot)
+    return torch.stack(path[::-1], -1)
+
+
+def hard_beam_max(
+    decoder: Decoder,
+    costs: Float[Tensor, "batch time vocab"],
+    *,
+    k: int,
+    cost_scale: float = 1.0,
+    lengths: Int[Tensor, " batch"] | None = None,
+    eos: int | None = None,
+) -> tuple[Float[Tensor, " batch"], Int[Tensor, "batch time"]]:
+    """Score + cost_scale * cost of the hard cost-augmented beam's best path, and the path.
+
+    The discontinuous max-margin objective of Goyal et al. 2018, footnote 3: the search itself
+    has no gradient; the score of the path it found has.
+    """
+    _check(decoder, costs, k=k, alpha=1.0, time=None, lengths=lengths, eos=eos)
+    with torch.no_grad():
+        tokens = _hard_best(decoder, costs, k=k, cost_scale=cost_scale, lengths=lengths, eos=eos)
+    counted = _scored(tokens, lengths, eos)
+    running = None if lengths is None else length_mask(lengths, tokens.shape[1])
+    scores = forced_scores(decoder, tokens).gather(-1, tokens[..., None])[..., 0]
+    cost = costs.to(scores.dtype).gather(-1, tokens[..., None])[..., 0]
+    cost = cost if running is None else torch.where(running, cost, 0)
+    return (torch.where(counted, scores, 0) + cost_scale * cost).sum(-1), tokens
+
+
+def _hard_best(
+    decoder: Decoder,
+    costs: Tensor,
+    *,
+    k: int,
+    cost_scale: float,
+    lengths: Tensor | None,
+    eos: int | None,
+) -> Int[Tensor, "batch time"]:
+    """The best path of Algorithm 1 on cost-augmented scores; finished prefixes are carried.
+
+    A prefix that has ended (by `eos`, or by its row's length) has one live cell, the PAD column,
+    at score 0; no path passes through a slot of score -inf while a finite one is left.
+    """
+    state, emb = decoder.start()
+    batch, time, vocab = costs.shape
+    score = emb.new_zeros(batch, 1)
+    ended = torch.zeros_like(score, dtype=torch.bool)
+    parents, tokens = [], []
+    only_pad = torch.full((vocab,), float("-inf"), dtype=emb.dtype, device=emb.device)
+    only_pad[PAD] = 0
+    for t in range(time):
+        local, state = decoder.step(state, emb)
+        over = ended if lengths is None else ended | (t >= lengths)[:, None]
+        step = torch.where(over[..., None], only_pad, local.unflatten(0, score.shape))
+        cost = costs[:, t] if lengths is None else costs[:, t] * (t < lengths)[:, None]
+        cells = (score[..., None] + step + cost_scale * cost[:, None].to(step.dtype)).flatten(1)
+        score, index = cells.topk(min(k, cells.shape[1]))
+        parent, token = index // vocab, index % vocab
+        rows = (parent + torch.arange(batch, device=emb.device)[:, None] * step.shape[1]).flatten()
+        state, emb = gather(state, rows), decoder.embedding[token.flatten()]
+        ended = ended.gather(1, parent)
+        ended = ended if eos is None else ended | (token == eos)
+        parents.append(parent)
+        tokens.append(token)
+    return follow_backpointers(parents, tokens)[:, 0]

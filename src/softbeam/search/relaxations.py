@@ -1,57 +1,13 @@
 """Pure functions of tensors."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float
 from torch import Generator, Tensor
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 are 0 for a while: soft beams are full of them, and they are slow."""
-    before = float(torch.full((1,), 1e-39) * 0.5) == 0.0
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
 
 
 def peaked_softmax(scores: Float[Tensor, "*rows n"], alpha: float) -> Float[Tensor, "*rows n"]:
     """softmax(alpha * scores): tends to the one-hot argmax as alpha grows (2018, Sec. 2.2)."""
     return (alpha * scores).softmax(-1)
-
-
-def length_mask(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch {time}"]:
-    """True at the positions before each length."""
-    return torch.arange(time, device=lengths.device) < lengths[:, None]
-
-
-def reverse_within(
-    values: Shaped[Tensor, "batch time *rest"], lengths: Int[Tensor, " batch"]
-) -> Shaped[Tensor, "batch time *rest"]:
-    """Each row's first `length` positions in reverse order; padding stays where it is."""
-    time = values.shape[1]
-    position = torch.arange(time, device=values.device).expand(values.shape[0], time)
-    index = torch.where(length_mask(lengths, time), lengths[:, None] - 1 - position, position)
-    return values.gather(1, index.view(*index.shape, *[1] * (values.dim() - 2)).expand_as(values))
-
-
-def follow_backpointers(
-    parents: Sequence[Int[Tensor, "batch _"]], tokens: Sequence[Int[Tensor, "batch _"]]
-) -> Int[Tensor, "batch beam time"]:
-    """The token path that ends in each slot of the last beam (2018, Algorithm 1, line 11).
-
-    One pair of tensors for each step; beams may widen from step to step.
-    """
-    slot = torch.arange(tokens[-1].shape[1], device=tokens[-1].device).expand_as(tokens[-1])
-    path = []
-    for parent, token in zip(reversed(parents), reversed(tokens), strict=True):
-        path.append(token.gather(1, slot))
-        slot = parent.gather(1, slot)
-    return torch.stack(path[::-1], -1)
 
 
 # The relaxations of the arg max (Goyal et al. 2017, Sec. 3; 2018, Sec. 2.2)

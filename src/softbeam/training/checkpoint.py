@@ -4,39 +4,18 @@ Tensors go into safetensors and everything else into its JSON header, so that we
 random states and the position in the data can never be of different moments.
 """
 
-import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Generator, Tensor, nn
 
 from softbeam.errors import UserError
 from softbeam.runtime import ranks
-from softbeam.runtime.files import write_atomic
 
 NAME = "checkpoint.safetensors"
-
-
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Tensors and facts (JSON) of one moment."""
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, save(ready, metadata={"facts": json.dumps(facts)}))
-
-
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_checkpoint` wrote, or a sentence."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
-            if not isinstance(facts, dict):
-                raise ValueError("its facts are no JSON object")
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a checkpoint that softbeam wrote: {error!r}") from None
 
 
 def training_tensors(model: nn.Module, optimizer: Any, rng: Generator) -> dict[str, Tensor]:
@@ -117,3 +96,49 @@ def set_random(
         restore(tensors[name][ranks.rank()].clone())  # generators read from offset 0
     except (RuntimeError, TypeError) as error:
         raise UserError(f"the checkpoint's {name} is no random state: {error}") from None
+
+
+class Best(NamedTuple):
+    """A result on dev: the score that selects, when it was reached, and all figures."""
+
+    score: float = -math.inf  # signed so that more is better
+    epoch: int = -1
+    metric: str = ""
+    metrics: dict[str, Any] = {}
+
+    def text(self, loss: float) -> str:
+        value = self.metrics[self.metric]
+        return f"epoch {self.epoch + 1}: loss {loss:.4f}  dev {self.metric} {value:.2f}"
+
+
+class Point(NamedTuple):
+    """Where a run stands: everything but tensors that the rest of it depends on."""
+
+    stage: int = 0
+    epoch: int = 0
+    groups: int = 0  # updates of this epoch that are done
+    update: int = 0
+    slower: float = 1.0
+    best: Best = Best()
+    loss: tuple[float, int] = (0.0, 0)  # of this epoch: total and size
+    log: dict[str, float] = {}  # of the objective, the latest of this epoch
+    skipped: int = 0  # updates of all stages that were not finite
+    logged: int = 0  # bytes of metrics.jsonl
+    seconds: float = 0.0
+
+
+def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
+    """The point that a checkpoint's facts are, or a sentence."""
+    try:
+        point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
+        counts = (point.stage, point.epoch, point.groups, point.update, point.logged, point.skipped)
+        right = all(isinstance(count, int) and count >= 0 for count in counts)
+        numbers = [point.slower, point.seconds, point.best.score, *point.loss]
+        right = right and isinstance(point.log, dict)
+        if not right or not all(isinstance(x, int | float) for x in numbers):
+            raise ValueError(f"counts {counts}, numbers {numbers}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} holds no moment of a training: {error!r}") from None
+    if point.stage >= stages:
+        raise UserError(f"{path} is of stage {point.stage + 1}, but there are {stages}")
+    return point

@@ -3,14 +3,12 @@
 Nothing here loads torch: the command line shows all of it in a fraction of a second.
 """
 
-import inspect
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from jsonargparse import (
@@ -21,157 +19,16 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-import softbeam.objectives.hard_beam  # noqa: F401  (its objectives can be named)
-import softbeam.objectives.masked  # noqa: F401  (likewise)
 from softbeam.data.tasks import Stress, Task
-from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, TARGET, UNK
 from softbeam.errors import LARGEST_SEED, UserError, limited, reason
+from softbeam.models.specs import Lstm, Model
+from softbeam.objectives import OBJECTIVES
+from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Cost
-from softbeam.objectives.soft_beam import CrossEntropy, Objective
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Schedule
 
-if TYPE_CHECKING:
-    from torch import nn
-
 P = TypeVar("P", bound=ArgumentParser)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model(ABC):
-    """A description of a model; `build` makes it for two vocabulary sizes."""
-
-    specials: ClassVar[tuple[str, ...]] = TARGET  # of the target's vocabulary
-    left_to_right: ClassVar[bool] = True  # a decoder; else a masked language model
-
-    @abstractmethod
-    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lstm(Model):
-    """LSTM encoder and decoder (thesis 3.3.3 and 5.4.2).
-
-    Args:
-        encoder: uni sees only the past of the input, bi all of it.
-        attention: fixed feeds the i-th input to the i-th output; bahdanau learns where to look.
-        embedding: width of the input embeddings.
-        label_embedding: width of the output embeddings, as the inputs' if not given.
-        hidden: width of each LSTM direction and of the decoder.
-        layers: LSTM layers on each side.
-        dropout: on embeddings, between layers, and before the output layer.
-        tied: share the output layer with the output embeddings.
-    """
-
-    encoder: Literal["uni", "bi"] = "bi"
-    attention: Literal["fixed", "bahdanau"] = "fixed"
-    embedding: int = 128
-    label_embedding: int | None = None
-    hidden: int = 128
-    layers: int = 1
-    dropout: float = 0.0
-    tied: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "label_embedding", "hidden", "layers"):
-            limited(name, getattr(self, name), least=1)
-        limited("dropout", self.dropout, least=0, below=1)
-        labels = self.label_embedding or self.embedding
-        if self.tied and self.attention == "fixed" and self.hidden != labels:
-            limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
-            raise UserError(f"tied true: {limit}")
-
-    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
-        from softbeam.models.lstm import Seq2Seq
-
-        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Seq2Seq(source_vocab, target_vocab, **knobs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transformer(Model):
-    """Transformer encoder and decoder.
-
-    Args:
-        width: of the embeddings and of each layer; the output layer is the output embeddings.
-        layers: on each side.
-        heads: of each attention.
-        hidden: width of the feed-forward layers, four times the width if not given.
-        longest: largest number of tokens on each side, of searched outputs too.
-        dropout: of the embeddings and of each part of a layer.
-        norm_first: normalize before each part of a layer instead of after it.
-    """
-
-    width: int = 256
-    layers: int = 3
-    heads: int = 4
-    hidden: int | None = None
-    longest: int = 256
-    dropout: float = 0.2
-    norm_first: bool = True
-
-    def __post_init__(self) -> None:
-        check_transformer(self)
-
-    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
-        from softbeam.models.transformer import TransformerSeq2Seq
-
-        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TransformerSeq2Seq(source_vocab, target_vocab, **knobs)
-
-
-def check_transformer(model: "Transformer | Cmlm") -> None:
-    for name in ("width", "layers", "heads", "hidden"):
-        limited(name, getattr(model, name), least=1)
-    limited("longest", model.longest, least=2)  # a token and a length, or an end mark
-    limited("dropout", model.dropout, least=0, below=1)
-    if model.width % model.heads:
-        raise UserError(f"heads {model.heads}: must divide the width, {model.width}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cmlm(Model):
-    """A conditional masked language model: Transformers on both sides (Mask-Predict).
-
-    Args:
-        width: of the embeddings and of each layer.
-        layers: on each side.
-        heads: of each attention.
-        hidden: width of the feed-forward layers, four times the width if not given.
-        longest: largest number of tokens on each side.
-        dropout: of the embeddings and of each part of a layer.
-        norm_first: normalize before each part of a layer instead of after it.
-        eps: added to variances when normalizing.
-    """
-
-    specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK)
-    left_to_right: ClassVar[bool] = False
-    width: int = 256
-    layers: int = 3
-    heads: int = 4
-    hidden: int | None = None
-    longest: int = 128
-    dropout: float = 0.2
-    norm_first: bool = True
-    eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_transformer(self)
-        limited("eps", self.eps, above=0)
-
-    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
-        from softbeam.models.conditional_masked import ConditionalMlm
-
-        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
-        never = [i for i, name in enumerate(self.specials) if name != EOS]  # specials come first
-        mask_id = self.specials.index(MASK)
-        return ConditionalMlm(source_vocab, target_vocab, mask_id=mask_id, specials=never, **knobs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedCmlm(Cmlm):
-    """The same as fairseq's Mask-Predict models have it: texts of both sides end with </s>."""
-
-    specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,12 +220,7 @@ def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
 
 def objective_names() -> dict[str, str]:
     """The classes of the objectives by their short names: direct-loss is DirectLoss."""
-
-    def below(kind: type) -> list[type]:
-        own: list[type] = kind.__subclasses__()
-        return [*own, *(each for one in own for each in below(one))]
-
-    names = [kind.__name__ for kind in below(Objective) if not inspect.isabstract(kind)]
+    names = [kind.__name__ for kind in OBJECTIVES]
     return {re.sub("(?<!^)(?=[A-Z])", "-", name).lower(): name for name in names}
 
 

@@ -1,209 +1,28 @@
 """Decode examples with a trained model, and score what comes out."""
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from operator import eq
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
+from softbeam.data.encoding import Codecs
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
-from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
-from softbeam.errors import UserError, limited
-from softbeam.objectives.soft_beam import check_beam
-from softbeam.sampling.mask_predict import mask_predict_decode
-from softbeam.search.decoders import Forbidding, LocallyNormalized, forced_scores
-from softbeam.search.hard import beam_search, greedy, sample
-from softbeam.search.soft.loop import soft_beam_decode
-from softbeam.training import metrics
-from softbeam.training.config import SEARCHES, Search
-from softbeam.types import Batch, Decoder, Hypotheses
+from softbeam.runtime.progress import Progress
+from softbeam.search.decoders import forced_scores
+from softbeam.training import metrics, significance
+from softbeam.training.config import Search
+from softbeam.training.decoding import best, decode
+from softbeam.training.runs import Run
+from softbeam.types import Batch
 
 MAIN = {"tagging": "accuracy", "transcription": "sequence_error_rate", "translation": "bleu"}
 LOWER_IS_BETTER = {"sequence_error_rate", "token_error_rate"}
-
-
-class Output(NamedTuple):
-    """One output of a search for one input."""
-
-    tokens: list[str]
-    score: float
-
-
-class Codecs(NamedTuple):
-    source: Codec
-    target: Codec
-
-
-def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:
-    """Examples as numbers; a side ends with the end mark where its vocabulary has one."""
-    source_end, end = ([i for i in [codec.id(EOS)] if i is not None] for codec in codecs)
-    return [
-        Encoded(
-            [*codecs.source.encode(e.source), *source_end],
-            [*codecs.target.encode(e.target), *end],
-        )
-        for e in examples
-    ]
-
-
-def searched(decoder: Decoder, search: Search, codec: Codec) -> Decoder:
-    """The decoder as a hard search sees it: special tokens forbidden, scores as asked."""
-    never = [i for i in (codec.id(s) for s in (PAD, BOS, MASK)) if i is not None]
-    bound = Forbidding(decoder, never) if never else decoder
-    return LocallyNormalized(bound) if search.normalize else bound
-
-
-def longest(model: nn.Module) -> int | None:
-    """The largest number of tokens on each side of a model; None where there is no limit."""
-    return getattr(model, "longest", None)
-
-
-def check_lengths(what: str, examples: Sequence[Encoded], model: nn.Module) -> None:
-    """A UserError that names an example which is longer than the model."""
-    limit = longest(model)
-    if limit is None:
-        return
-    for number, example in enumerate(examples, 1):
-        if (size := max(len(example.source), len(example.target))) > limit:
-            raise UserError(f"{what} {number} has {size} tokens; the model's limit is {limit}")
-
-
-def length_limits(
-    source_lengths: Tensor, search: Search, codec: Codec, most: int | None = None
-) -> Tensor:
-    """The longest output of each source, at most that of the model.
-
-    Without an end mark every output is as long as its source.
-    """
-    if codec.id(EOS) is None:
-        return source_lengths
-    limits = (source_lengths * search.max_ratio).long() + search.max_extra
-    return limits.clamp(min=1, max=most)
-
-
-def searcher(
-    search: Search, codec: Codec, most: int | None = None
-) -> Callable[[Any, Tensor], Hypotheses]:
-    """The search as a function of a model bound to its sources and of the source lengths."""
-    eos = codec.id(EOS)
-    rng = torch.Generator().manual_seed(search.seed)
-
-    def run(decoder: Any, source_lengths: Tensor) -> Hypotheses:
-        if (search.method == "mask-predict") == isinstance(decoder, Decoder):
-            raise UserError(f"--search {search.method}: {SEARCHES}")
-        if search.method == "mask-predict":
-            check_candidates(search, decoder)
-            return mask_predict_decode(
-                decoder,
-                decoder.length_scores,
-                candidates=search.candidates,
-                iterations=search.iterations,
-                nbest=search.nbest,
-            )
-        limits = length_limits(source_lengths, search, codec, most)
-        if search.method == "soft-beam":  # nothing is forbidden: no infinities in relaxed code
-            return soft_search(decoder, search, limits, eos)
-        bound = searched(decoder, search, codec)
-        if search.method == "greedy":
-            return greedy(bound, lengths=limits, eos=eos)
-        if search.method == "sample":
-            return sample(
-                bound,
-                lengths=limits,
-                eos=eos,
-                rng=rng,
-                temperature=search.temperature,
-                top_k=search.top_k,
-                top_p=search.top_p,
-            )
-        return beam_search(
-            bound,
-            k=search.beam,
-            lengths=limits,
-            eos=eos,
-            nbest=search.nbest,
-            length_penalty=search.length_penalty,
-        )
-
-    return run
-
-
-def check_width(
-    search: Search, examples: Sequence[Encoded], codec: Codec, most: int | None
-) -> None:
-    """A UserError if a beam is wider than all outputs of the longest source are many."""
-    if "beam" in search.method and examples:
-        sizes = torch.tensor([max(len(example.source) for example in examples)])
-        time = int(length_limits(sizes, search, codec, most))
-        check_beam("--beam", search.beam, vocab=len(codec), time=time)
-
-
-def check_candidates(search: Search, masked: Any) -> None:
-    possible = masked.length_scores.shape[1] - 1  # a text has at least one token
-    limited("--candidates", search.candidates, most=possible)
-
-
-def soft_search(decoder: Decoder, search: Search, limits: Tensor, eos: int | None) -> Hypotheses:
-    """The hard paths of soft-beam decoding (2018, Sec. 2.4), with their soft scores."""
-    bound = LocallyNormalized(decoder) if search.normalize else decoder
-    found = soft_beam_decode(
-        bound,
-        k=search.beam,
-        alpha=search.alpha,
-        time=int(limits.max()),
-        lengths=limits,
-        eos=eos,
-        marginal=search.marginal,
-    )
-    return Hypotheses(
-        found.tokens[:, : search.nbest],
-        found.lengths[:, : search.nbest],
-        found.scores[:, : search.nbest],
-    )
-
-
-def decode(
-    model: nn.Module,
-    sources: Sequence[Sequence[str]],
-    codecs: Codecs,
-    search: Search,
-    *,
-    tokens: int = 4000,
-    on_batch: Callable[[int], None] = lambda done: None,
-) -> list[list[Output]]:
-    """For each source, in order, its outputs, best first; leaves the model in eval mode."""
-    encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
-    check_lengths("source", encoded, model)
-    check_width(search, encoded, codecs.target, longest(model))
-    find = searcher(search, codecs.target, longest(model))
-    device = next(model.parameters()).device
-    outputs: list[list[Output]] = [[] for _ in sources]
-    model.eval()
-    with torch.inference_mode():
-        for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.width)):
-            source = batch.source.to(device)
-            found = find(model(source), (source != 0).sum(1))
-            for row, number in enumerate(numbers):
-                outputs[number] = read_out(found, row, codecs.target)
-            on_batch(len(numbers))
-    return outputs
-
-
-def read_out(found: Hypotheses, row: int, codec: Codec) -> list[Output]:
-    """The hypotheses of a row as words; slots that a small space left empty are dropped."""
-    rows = zip(found.tokens[row], found.lengths[row], found.scores[row], strict=True)
-    return [
-        Output(codec.decode(tokens[:length].tolist()), score.item())
-        for tokens, length, score in rows
-        if not score.isneginf()
-    ]
-
-
-def best(outputs: Sequence[Sequence[Output]]) -> list[list[str]]:
-    return [found[0].tokens for found in outputs]
 
 
 def score(
@@ -333,9 +152,9 @@ def compare(
     if kind == "translation":
         first, second = ([" ".join(tokens) for tokens in one] for one in (a, b))
         golds = [[" ".join(tokens) for tokens in one] for one in references]
-        return {"metric": "bleu"} | metrics.paired_bootstrap_bleu(first, second, golds)
+        return {"metric": "bleu"} | significance.paired_bootstrap_bleu(first, second, golds)
     ours, theirs = (scored(kind, references, one) for one in (a, b))
-    found = metrics.paired_bootstrap(ours.scores, theirs.scores, statistic=ours.statistic)
+    found = significance.paired_bootstrap(ours.scores, theirs.scores, statistic=ours.statistic)
     return {"metric": ours.metric} | found
 
 
@@ -363,3 +182,40 @@ def main_metric(kind: Kind, found: dict[str, Any]) -> tuple[str, float]:
     """The figure that training selects by, and its value with a sign such that more is better."""
     name = "f1" if "f1" in found else MAIN[kind]
     return name, -found[name] if name in LOWER_IS_BETTER else found[name]
+
+
+def evaluate_split(
+    run: Run, split: str, search: Search, *, quiet: bool
+) -> tuple[dict[str, Any], list[list[str]]]:
+    """The metrics of a split with the search that gave them, and the outputs."""
+    started = time.monotonic()
+    examples = run.config.data.load().split(split)
+    with Progress(f"decode {split}", len(examples), quiet=quiet) as progress:
+        metrics, outputs = evaluate_outputs(
+            run.model,
+            examples,
+            run.config.data.kind,
+            run.codecs,
+            search,
+            on_batch=progress.advance,
+        )
+    seconds = round(time.monotonic() - started, 2)
+    found = {"search": asdict(search), "metrics": metrics, "sentences": len(outputs)}
+    return found | {"seconds": seconds}, outputs
+
+
+def compare_split(
+    run: Run,
+    outputs: Sequence[Sequence[str]],
+    other: Run,
+    split: str,
+    search: Search,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    """How sure the difference of a run's outputs from another run's is, on the run's split."""
+    kind = run.config.data.kind
+    sources, references = problems(kind, run.config.data.load().split(split))
+    with Progress(f"decode {split}", len(sources), quiet=quiet) as progress:
+        theirs = best(decode(other.model, sources, other.codecs, search, on_batch=progress.advance))
+    return compare(kind, references, outputs, theirs)

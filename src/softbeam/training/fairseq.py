@@ -17,11 +17,13 @@ from softbeam.data.readers import read_texts
 from softbeam.data.tasks import Translation
 from softbeam.data.vocabulary import Vocabulary, save_codec
 from softbeam.errors import UserError
-from softbeam.models.catalogue import weights
+from softbeam.models.conversions import weights
+from softbeam.models.specs import PublishedCmlm
 from softbeam.objectives.masked import UniformMasking
+from softbeam.runtime.environment import environment
 from softbeam.runtime.files import require_writable, write_text
-from softbeam.training.config import PublishedCmlm, RunConfig, Search, Stage, to_yaml
-from softbeam.training.runs import CONFIG, METRICS, SUMMARY, environment, save_weights
+from softbeam.training.config import RunConfig, Search, Stage, to_yaml
+from softbeam.training.runs import CONFIG, METRICS, SUMMARY, save_weights
 
 State = Mapping[str, Tensor]
 

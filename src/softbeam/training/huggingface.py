@@ -17,9 +17,9 @@ from softbeam.errors import UserError
 from softbeam.models.huggingface.causal import HfCausalLM
 from softbeam.models.huggingface.decoder import HfModel
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
-from softbeam.objectives.soft_beam import Objective
+from softbeam.objectives.base import Objective
 from softbeam.schedules import Moment
-from softbeam.search.relaxations import flushed_denormals, length_mask
+from softbeam.tensors import flushed_denormals, length_mask
 from softbeam.types import Batch, Loss
 
 IGNORED = -100  # of labels: no token is expected there

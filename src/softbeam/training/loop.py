@@ -18,40 +18,49 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 
 from softbeam.data.batches import Batches, Encoded, Position
+from softbeam.data.encoding import Codecs, encode
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import EOS
 from softbeam.errors import Interrupted, UserError, need
-from softbeam.objectives.soft_beam import Objective
+from softbeam.objectives.base import Objective
 from softbeam.runtime import ranks
-from softbeam.runtime.files import Growing, remove, remove_parts, write_text
+from softbeam.runtime.files import (
+    Growing,
+    load_checkpoint,
+    remove,
+    remove_parts,
+    save_checkpoint,
+    write_text,
+)
 from softbeam.runtime.progress import Meter, Progress
 from softbeam.runtime.signals import stopping
 from softbeam.schedules import Moment
-from softbeam.search.relaxations import flushed_denormals
+from softbeam.tensors import flushed_denormals
 from softbeam.training.checkpoint import NAME as CHECKPOINT
-from softbeam.training.checkpoint import (
-    load_checkpoint,
-    restore_training,
-    save_checkpoint,
-    training_tensors,
-)
+from softbeam.training.checkpoint import Best, Point, point_of, restore_training, training_tensors
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.training.evaluation import Codecs, check_lengths, encode, evaluate, log_z, main_metric
-from softbeam.training.finite import NotFinite, check_step, check_weights, quoted
-from softbeam.training.optimization import lr_shape, make_optimizer, set_lr
-from softbeam.training.points import Best, Point, point_of
+from softbeam.training.decoding import check_lengths
+from softbeam.training.evaluation import evaluate, log_z, main_metric
+from softbeam.training.optimization import (
+    NotFinite,
+    check_step,
+    check_weights,
+    lr_shape,
+    make_optimizer,
+    quoted,
+    set_lr,
+)
 from softbeam.training.runs import (
     CONFIG,
     METRICS,
     SUMMARY,
     WEIGHTS,
-    load_codecs,
     load_weights,
-    make_codecs,
     read_summary,
     save_weights,
     write_start,
 )
+from softbeam.training.vocabularies import load_codecs, make_codecs
 from softbeam.types import Batch, Loss
 
 

@@ -4,10 +4,8 @@ Lists of predicted and gold sequences must be equally long and not empty. The co
 nervaluate, sacrebleu and rapidfuzz, which are imported only where they are used.
 """
 
-import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -196,162 +194,6 @@ def mean(scores: Any) -> float:
     return float(scores.mean())
 
 
-def paired_bootstrap(
-    a: Sequence[Any],
-    b: Sequence[Any],
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-    statistic: Callable[[Any], float] = mean,
-) -> dict[str, Any]:
-    """How sure the difference of two systems is, from their scores on the same sentences.
-
-    Draws sentences with replacement, the same for both, and returns `difference` (of a over b),
-    its 95 % percentile `interval` and a two-sided `p_value`. Swapping a and b changes only signs.
-    A sentence's score is a number, or a row of numbers (right and all tokens, say) whose sums
-    `statistic` turns into one figure: it is called with an array of one row, the sums.
-    """
-    return crossed_bootstrap([a], [b], samples=samples, seed=seed, statistic=statistic)
-
-
-def crossed_bootstrap(
-    a: Sequence[Sequence[Any]],
-    b: Sequence[Sequence[Any]],
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-    statistic: Callable[[Any], float] = mean,
-) -> dict[str, Any]:
-    """The same for systems that were trained several times: seeds and sentences are both drawn.
-
-    `a[i][j]` is what run i of the first system scores on sentence j; run i of the second is its
-    partner. The figure of a system is the mean of its runs' figures. A sentence brings all its
-    runs, and a run all its sentences, so that neither counts as more than it is: three runs on the
-    same thousand sentences are not three thousand sentences.
-    """
-    rng = np.random.default_rng(seed)
-    gaps = sentence_gaps(a, b, rng, samples=samples, statistic=statistic)
-    return {"difference": mean(gaps[:, 0]), **crossed_interval(gaps[:, 1:], rng)}
-
-
-def sentence_gaps(
-    a: Sequence[Sequence[Any]],
-    b: Sequence[Sequence[Any]],
-    rng: np.random.Generator,
-    *,
-    samples: int = 1000,
-    statistic: Callable[[Any], float] = mean,
-) -> Array:
-    """By how much run i of a is above run i of b: on all sentences, then on sentences drawn.
-
-    Returns an array of `runs` times `1 + samples`. The sentences of a draw are the same for all,
-    and count as often as they are drawn: figures are of sums, which need no copies of sentences.
-    """
-    _check_lengths(a=a, b=b)
-    lists = {"a": a[0], "b": b[0]} if len(a) == 1 else numbered(a=a, b=b)
-    _check_lengths(**lists)
-    _check_samples(samples)
-    scores = [np.asarray(a, dtype=float), np.asarray(b, dtype=float)]
-    for name, array in zip("ab", scores, strict=True):
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} has scores that are not finite")
-    if scores[0].ndim == 2:
-        if statistic is not mean:
-            raise ValueError("a statistic is of rows of numbers; single numbers have their mean")
-        scores, statistic = [np.stack([x, np.ones_like(x)], -1) for x in scores], _mean_of
-    runs, sentences, columns = scores[0].shape
-    table = np.concatenate([x.transpose(1, 0, 2) for x in scores], 1).reshape(sentences, -1)
-    gaps = np.empty((runs, 1 + samples))
-    for first in range(0, 1 + samples, 500):
-        few = range(first, min(first + 500, 1 + samples))
-        times = np.array([_drawn(sentences, rng) if i else np.ones(sentences) for i in few])
-        sums = (times @ table).reshape(len(few), 2, runs, 1, columns)
-        for place, (ours, theirs) in zip(few, sums, strict=True):
-            gaps[:, place] = [
-                statistic(x) - statistic(y) for x, y in zip(ours, theirs, strict=True)
-            ]
-    return gaps
-
-
-def _drawn(sentences: int, rng: np.random.Generator) -> Array:
-    """How often each of them is drawn, of as many with replacement."""
-    rows = rng.integers(sentences, size=sentences)
-    return np.bincount(rows, minlength=sentences).astype(float)
-
-
-def _mean_of(rows: Any) -> float:
-    total, count = rows.sum(0)
-    return float(total / count)
-
-
-def crossed_interval(gaps: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """95 % `interval` and two-sided `p_value` of the mean over runs, which are drawn as well.
-
-    `gaps[i, j]` is a figure of run i on the j-th draw of sentences: with a run drawn for each
-    place, every column is a draw of both.
-    """
-    runs, samples = gaps.shape
-    drawn = rng.integers(runs, size=(runs, samples))
-    differences = np.take_along_axis(gaps, drawn, 0).mean(0)
-    tail = min((differences <= 0).sum(), (differences >= 0).sum())
-    low, high = np.percentile(differences, [2.5, 97.5])
-    return {
-        "interval": (float(low), float(high)),
-        "p_value": min(1.0, 2 * (int(tail) + 1) / (samples + 1)),
-    }
-
-
-def numbered(**systems: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The runs of systems under names of their own."""
-    return {f"run {i} of {n}": run for n, runs in systems.items() for i, run in enumerate(runs)}
-
-
-def paired_bootstrap_bleu(
-    a: Sequence[str],
-    b: Sequence[str],
-    references: Sequences,
-    *,
-    samples: int = 1000,
-    seed: int = 12345,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> dict[str, Any]:
-    """sacrebleu's paired bootstrap test of two translations, in this process.
-
-    Returns `a` and `b` (each with `score`, and `mean` and `half_width` of the 95 % interval over
-    resamples), `difference` of a over b, its 95 % `interval` (by `paired_bootstrap`), the
-    `p_value`, and the `signature`. sacrebleu gives equal scores the smallest p-value there is;
-    here equal scores have p-value 1.
-    """
-    from sacrebleu.significance import PairedTest
-
-    _check_lengths(a=a, b=b)
-    _check_references(a, references)
-    _check_samples(samples)
-    if seed < 1:
-        raise ValueError(f"seed={seed} must be at least 1: sacrebleu takes 0 for no seed")
-    with _sacrebleu_seed(seed):
-        signatures, scores = PairedTest(
-            [("a", list(a)), ("b", list(b))],
-            {"BLEU": _bleu_metric(tokenize, lowercase)},
-            _transpose(references),
-            test_type="bs",
-            n_samples=samples,
-            n_jobs=1,
-        )()
-    results: dict[str, Any] = dict(zip("ab", scores["BLEU"], strict=True))
-    difference = float(results["a"].score - results["b"].score)
-    counts = [bleu_counts(one, references, tokenize, lowercase) for one in (a, b)]
-    drawn = paired_bootstrap(*counts, samples=samples, seed=seed, statistic=bleu_of)
-    return {
-        **{name: _bootstrapped(result) for name, result in results.items()},
-        "difference": difference,
-        "interval": drawn["interval"],
-        "p_value": float(results["b"].p_value) if difference else 1.0,
-        "signature": str(signatures["BLEU"]),
-    }
-
-
 def bleu_counts(
     predicted: Sequence[str], references: Sequences, tokenize: str = "13a", lowercase: bool = False
 ) -> list[list[float]]:
@@ -422,11 +264,6 @@ def _check_references(predicted: Sequence[Any], references: Sequence[Sequence[An
             raise ValueError(f"references[{number}] must be a list of one or more references")
 
 
-def _check_samples(samples: int) -> None:
-    if samples < 1:
-        raise ValueError(f"samples={samples} must be at least 1")
-
-
 def _is_iob(label: str) -> bool:
     return label == OUTSIDE or (label[:2] in ("B-", "I-") and len(label) > 2)
 
@@ -459,25 +296,3 @@ def _bleu_metric(tokenize: str, lowercase: bool) -> Any:
         raise ValueError(f"tokenize={tokenize!r} is none of {', '.join(BLEU.TOKENIZERS)}")
     # force: no warning about tokenized text where the caller says that it is
     return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-
-
-def _bootstrapped(result: Any) -> dict[str, float]:
-    return {
-        "score": float(result.score),
-        "mean": float(result.mean),
-        "half_width": float(result.ci),
-    }
-
-
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """The environment variable by which sacrebleu is seeded, for a while."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before

@@ -13,9 +13,10 @@ from softbeam.data.tasks import (
     Tagging,
     Translation,
 )
+from softbeam.models.specs import Cmlm, Lstm, Transformer
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.masked import UniformMasking
-from softbeam.objectives.soft_beam import CrossEntropy
-from softbeam.training.config import Cmlm, Lstm, RunConfig, Search, Stage, Transformer
+from softbeam.training.config import RunConfig, Search, Stage
 
 
 def tagging() -> RunConfig:

@@ -27,7 +27,6 @@ from softbeam.experiments.bench.trained_mlm import trained_mlm
 from softbeam.models import catalogue
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.masked import TransformerMlm
-from softbeam.sampling.certificates import CountedMlm
 from softbeam.sampling.chains import Plan, partition, trace
 from softbeam.sampling.chains import run as run_chain
 from softbeam.sampling.diagnostics import bulk_ess
@@ -35,6 +34,7 @@ from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.sampling.tiny import CountedMlm
 from softbeam.types import ChainState, Kernel, StepInfo
 
 FORMS = ("2T+1 passes", "T+1 passes", "reference", "fast", "fast, early rejection")

@@ -21,7 +21,7 @@ import torch
 
 from softbeam.errors import need
 from softbeam.experiments.bench.soft_beam import _peak_kb
-from softbeam.models import catalogue
+from softbeam.models import catalogue, conversions
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.sampling.texts.score import scored
 
@@ -50,10 +50,10 @@ def model_of(name: str) -> HfMaskedLM:
         intermediate_size=4 * width,
         pad_token_id=0,
     )
-    specials = catalogue.BERT_SPECIALS
+    specials = conversions.BERT_SPECIALS
     words = [*specials.values(), *(f"w{i}" for i in range(VOCAB - len(specials)))]
     torch.manual_seed(0)
-    tokenizer = catalogue.word_level(words, r"w\d+", specials, 512)
+    tokenizer = conversions.word_level(words, r"w\d+", specials, 512)
     return HfMaskedLM(BertForMaskedLM(config), tokenizer)
 
 

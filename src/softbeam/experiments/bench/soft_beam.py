@@ -21,9 +21,9 @@ from torch.nn.functional import cross_entropy
 
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.search.decoders import LocallyNormalized, forced_scores
-from softbeam.search.relaxations import flushed_denormals
 from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, soft_beam
+from softbeam.tensors import flushed_denormals
 from softbeam.types import Decoder
 
 FORMS = ("ce", "reference", "dense", "pooled", "checkpointed")

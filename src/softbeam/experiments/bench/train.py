@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softbeam.data.encoding import Codecs
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import SOURCE, Vocabulary
-from softbeam.objectives.soft_beam import CrossEntropy
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Moment
-from softbeam.training.config import Lstm, RunConfig, Stage
-from softbeam.training.evaluation import Codecs
+from softbeam.training.config import RunConfig, Stage
 from softbeam.training.loop import Learner, Trainer
 from softbeam.training.optimization import make_optimizer
 from softbeam.types import Batch

@@ -24,6 +24,7 @@ from softbeam.data.synthetic import Palindromes, high_entropy_hmm, low_entropy_h
 from softbeam.data.tasks import phoneme_sequences
 from softbeam.errors import UserError
 from softbeam.models.random_field import BiLstmMrf
+from softbeam.objectives.base import Objective
 from softbeam.objectives.energy import (
     KlProjection,
     Likelihood,
@@ -33,13 +34,12 @@ from softbeam.objectives.energy import (
     Pseudolikelihood,
 )
 from softbeam.objectives.losses.energy import Memory, UnigramNoise, log_phi
-from softbeam.objectives.soft_beam import Objective
 from softbeam.runtime.cells import key, result_path
 from softbeam.sampling import importance
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Moment
-from softbeam.search.relaxations import length_mask
+from softbeam.tensors import length_mask
 from softbeam.training.runs import load_weights, save_weights
 from softbeam.types import Batch, Kernel
 

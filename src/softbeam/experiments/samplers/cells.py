@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from torch import Generator, Tensor
 
 from softbeam.data.batches import collate
+from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Kind
 from softbeam.errors import UserError
@@ -33,9 +34,9 @@ from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.mask_predict import likeliest_lengths, mask_predict
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning
 from softbeam.schedules import Linear
-from softbeam.search.relaxations import length_mask
+from softbeam.tensors import length_mask
 from softbeam.training import metrics
-from softbeam.training.evaluation import Problems, encode, problems
+from softbeam.training.evaluation import Problems, problems
 from softbeam.training.runs import WEIGHTS, Run, load_run
 from softbeam.types import Kernel, MaskedLM
 

@@ -13,7 +13,8 @@ from softbeam.data.tasks import Kind
 from softbeam.experiments.samplers.cells import Sampling, Sums, figures_of
 from softbeam.reports.verdicts import Judged, judged
 from softbeam.runtime.cells import Result
-from softbeam.training.metrics import Array, crossed_interval
+from softbeam.training.metrics import Array
+from softbeam.training.significance import crossed_interval
 
 TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)  # thesis, Table 6.2
 NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)  # thesis, Table 6.3

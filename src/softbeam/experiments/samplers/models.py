@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from softbeam.models.specs import Cmlm
 from softbeam.runtime.cells import Result
 from softbeam.runtime.grid import Workers, run_grid
-from softbeam.training.config import Cmlm, RunConfig, to_json
+from softbeam.training.config import RunConfig, to_json
 from softbeam.training.loop import train
 from softbeam.training.recipes import masked_g2p
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus, Kind
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text
 from softbeam.training.config import RunConfig, Search, to_json
-from softbeam.training.evaluation import encode, evaluate_outputs, log_z
+from softbeam.training.evaluation import evaluate_outputs, log_z
 from softbeam.training.loop import train
 from softbeam.training.runs import load_run
 

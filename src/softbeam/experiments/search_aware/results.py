@@ -25,13 +25,8 @@ from softbeam.reports.verdicts import Judged, claim_text, judged
 from softbeam.runtime.cells import Result, records
 from softbeam.runtime.grid import Workers, run_grid
 from softbeam.training.evaluation import Problems, Scored, problems, scored
-from softbeam.training.metrics import (
-    crossed_interval,
-    in_bucket,
-    length_ratio_of,
-    precision_of,
-    sentence_gaps,
-)
+from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
+from softbeam.training.significance import crossed_interval, sentence_gaps
 
 Done = Mapping[Training, Result]
 DRAWS = 10_000  # ends of intervals are then known to about a hundredth of their width

@@ -10,18 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from softbeam.data.tasks import NamedEntities, Supertags, Translation
+from softbeam.models.specs import Lstm
+from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Cost, DoubledO, Hamming, Windowed
-from softbeam.objectives.soft_beam import (
-    CrossEntropy,
-    DirectLoss,
-    FeedbackName,
-    Objective,
-    ScheduledSampling,
-    SelfNormalized,
-    SoftHinge,
-)
+from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
+from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
-from softbeam.training.config import Lstm, RunConfig, Search, Stage
+from softbeam.training.config import RunConfig, Search, Stage
 from softbeam.training.recipes import ccg, ner, translation
 
 ANNEALED = Exponential(start=1.0, growth=1.4)  # 2018, Sec. 2.3: alpha grows; growth is ours

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from softbeam.errors import UserError
-from softbeam.search.decoders import map_state
+from softbeam.tensors import map_state
 
 State = tuple[tuple[Tensor, Tensor], ...]  # keys and values of each layer: rows heads time each
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -20,21 +20,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
-from softbeam.models.random_field import lengths_of
-from softbeam.sampling.masking import may_stand
-from softbeam.search.relaxations import length_mask
+from softbeam.tensors import length_mask, lengths_of, may_stand
+from softbeam.types import Prompts
 
 # Rows of an embedding that no text ever used: BERT's, Gemma's, fairseq's, ESM's.
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|madeupword\d+|<null_\d+>")
 GAP = re.compile(r"\[MASK\]|<mask>")  # either form, whichever of them the tokenizer knows
-
-
-class Prompts(NamedTuple):
-    """Texts as tokens, padded on the right."""
-
-    tokens: Int[Tensor, "chain time"]
-    hidden: Bool[Tensor, "chain time"]  # the gaps: a mask stands there
-    frozen: Bool[Tensor, "chain time"]  # the tokenizer's frame (cls, sep) and padding
 
 
 class HfMaskedLM:
@@ -238,6 +229,21 @@ class HfMaskedLM:
         shown = may_stand(tokens, self.allowed) | (tokens == self.mask_id)
         rows = zip(tokens, shown, strict=True)
         return [self._text(row[kept].tolist()) for row, kept in rows]
+
+    def token_names(self, ids: Sequence[int]) -> list[str]:
+        """The tokens of some ids, as the vocabulary spells them."""
+        names: list[str] = self.tokenizer.convert_ids_to_tokens(list(ids))
+        return names
+
+    def token_id(self, name: str) -> int | None:
+        """The id of a token that the vocabulary spells so, or None."""
+        found: int | None = self.tokenizer.get_vocab().get(name)
+        return found
+
+    def word_ids(self, text: str) -> list[int]:
+        """The ids of a piece of text, without the tokenizer's frame."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
 
     def _text(self, ids: list[int]) -> str:
         if self._glue:

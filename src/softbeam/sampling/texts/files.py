@@ -24,26 +24,26 @@ import torch
 
 from softbeam import __version__
 from softbeam.errors import Interrupted, UserError, limited
-from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.runtime import ranks
 from softbeam.runtime.files import (
     Growing,
     Types,
     check_fields,
     json_object,
+    load_checkpoint,
     read_rows,
     remove,
     remove_parts,
+    save_checkpoint,
     write_atomic,
 )
 from softbeam.runtime.progress import Progress
 from softbeam.runtime.signals import stopping
 from softbeam.sampling.chains import Record
-from softbeam.sampling.masking import may_stand
 from softbeam.sampling.texts.sampler import Sampler, sample, sampler
 from softbeam.sampling.texts.settings import SamplingConfig
-from softbeam.training.checkpoint import load_checkpoint, save_checkpoint
-from softbeam.types import ChainState
+from softbeam.tensors import may_stand
+from softbeam.types import ChainState, TextModel
 
 Header = dict[str, Any]
 CHUNK = 1 << 20  # bytes that are copied at a time
@@ -78,7 +78,7 @@ def plot_of(out: Path) -> Path:
 
 
 def write_samples(
-    mlm: HfMaskedLM,
+    mlm: TextModel,
     header: Header,
     config: SamplingConfig,
     out: Path,
@@ -177,7 +177,7 @@ def shown(record: Record) -> dict[str, str]:
 
 
 def sample_rows(
-    mlm: HfMaskedLM, chains: Sampler, record: Record, config: SamplingConfig, group: int
+    mlm: TextModel, chains: Sampler, record: Record, config: SamplingConfig, group: int
 ) -> Iterator[dict[str, Any]]:
     """A row for each chain after a sweep; ids are those of the text and of the frame around it."""
     tokens, counts = record.state.tokens, torch.stack(list(record.counts), -1).tolist()
@@ -274,7 +274,7 @@ def check_facts(checkpoint: Path, facts: dict[str, Any]) -> None:
 
 def resumed(
     tensors: dict[str, torch.Tensor],
-    mlm: HfMaskedLM,
+    mlm: TextModel,
     chains: Sampler,
     rng: torch.Generator,
     checkpoint: Path,

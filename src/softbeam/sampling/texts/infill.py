@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.runtime import ranks
 from softbeam.sampling.texts.sampler import sample, sampler
 from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.types import TextModel
 
 Method = Literal["mh", "in-turn", "greedy"]
 
@@ -28,7 +28,7 @@ class Filling(NamedTuple):
 
 
 def infill_all(
-    mlm: HfMaskedLM,
+    mlm: TextModel,
     texts: Sequence[str],
     config: SamplingConfig,
     *,
@@ -49,7 +49,7 @@ def infill_all(
 
 
 def infill(
-    mlm: HfMaskedLM, text: str, config: SamplingConfig, *, samples: int, method: Method = "mh"
+    mlm: TextModel, text: str, config: SamplingConfig, *, samples: int, method: Method = "mh"
 ) -> list[Filling]:
     """The distinct fillings among so many samples, lowest energy first.
 
@@ -80,7 +80,7 @@ def infill(
 
 
 def fillings(
-    mlm: HfMaskedLM,
+    mlm: TextModel,
     gaps: Tensor,
     found: Iterable[tuple[Int[Tensor, "chain time"], Float[Tensor, " chain"]]],
     samples: int,
@@ -96,7 +96,7 @@ def fillings(
     made = []
     for row in sorted(times, key=lambda row: (energies[row], row)):
         ids = torch.tensor(row)
-        tokens = mlm.tokenizer.convert_ids_to_tokens(ids[gaps].tolist())
+        tokens = mlm.token_names(ids[gaps].tolist())
         share = times[row] / len(drawn)
         made.append(Filling(mlm.decode(ids[None])[0], tokens, share, energies[row]))
     return made

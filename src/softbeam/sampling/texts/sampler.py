@@ -13,7 +13,6 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from softbeam.errors import UserError
-from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.sampling.chains import (
     Blocks,
     ConstantBlocks,
@@ -26,15 +25,14 @@ from softbeam.sampling.chains import (
     fill_randomly,
     run,
 )
-from softbeam.sampling.energies import LocalEnergy, RawEnergy, WeightedSum
+from softbeam.sampling.energies import LocalEnergy, RawEnergy, StridedEnergy, WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs, delayed_acceptance, exact_gibbs
-from softbeam.sampling.masking import may_stand
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
-from softbeam.sampling.strided import StridedEnergy
 from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
 from softbeam.sampling.texts.settings import SamplingConfig
-from softbeam.types import ChainState, Energy, Kernel, Propose
+from softbeam.tensors import may_stand
+from softbeam.types import ChainState, Energy, Kernel, Propose, TextModel
 
 
 class Sampler(NamedTuple):
@@ -48,7 +46,7 @@ class Sampler(NamedTuple):
     plan: Plan
 
 
-def sampler(mlm: HfMaskedLM, texts: Sequence[str], config: SamplingConfig) -> Sampler:
+def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sampler:
     """The sampler of these texts, row i * chains + c being chain c of text i."""
     tokens, free = text_rows(mlm, texts, config)
     allowed = allowed_tokens(mlm, config.allowed)
@@ -119,7 +117,7 @@ def plan(config: SamplingConfig) -> Plan:
 
 
 def text_rows(
-    mlm: HfMaskedLM, texts: Sequence[str], config: SamplingConfig
+    mlm: TextModel, texts: Sequence[str], config: SamplingConfig
 ) -> tuple[Int[Tensor, "chain time"], Bool[Tensor, "chain time"]]:
     """The tokens of each chain, and the positions that are sampled."""
     if not texts:
@@ -138,7 +136,7 @@ def text_rows(
 
 
 def check_start(
-    mlm: HfMaskedLM, tokens: Tensor, free: Tensor, allowed: Tensor, config: SamplingConfig
+    mlm: TextModel, tokens: Tensor, free: Tensor, allowed: Tensor, config: SamplingConfig
 ) -> None:
     """A sentence if chains cannot start from the texts as they are."""
     gaps = tokens == mlm.mask_id
@@ -151,22 +149,23 @@ def check_start(
     foreign = free & ~may_stand(tokens, allowed)
     if bool(foreign.any()):
         row, time = foreign.nonzero()[0].tolist()
-        token = mlm.tokenizer.convert_ids_to_tokens(int(tokens[row, time]))
+        token = mlm.token_names([int(tokens[row, time])])[0]
         raise UserError(
             f"--start text: text {row // config.chains} has {token!r}, not among --allowed"
         )
 
 
-def allowed_tokens(mlm: HfMaskedLM, tokens: Sequence[str]) -> Bool[Tensor, " vocab"]:
+def allowed_tokens(mlm: TextModel, tokens: Sequence[str]) -> Bool[Tensor, " vocab"]:
     """The set of these tokens, or all that the model allows if there are none."""
     if not tokens:
         return mlm.allowed
-    vocabulary = mlm.tokenizer.get_vocab()
-    ids = [vocabulary.get(token, -1) for token in tokens]
-    for token, i in zip(tokens, ids, strict=True):
-        if not 0 <= i < len(mlm.allowed) or not mlm.allowed[i]:
-            what = "no token of the model" if i < 0 else "a special token, never sampled"
+    ids = []
+    for token in tokens:
+        i = mlm.token_id(token)
+        if i is None or i >= len(mlm.allowed) or not mlm.allowed[i]:
+            what = "no token of the model" if i is None else "a special token, never sampled"
             raise UserError(f"--allowed {token}: is {what}")
+        ids.append(i)
     return torch.zeros_like(mlm.allowed).index_fill(0, torch.tensor(ids), True)
 
 
@@ -176,7 +175,7 @@ ENERGIES: dict[str, Callable[..., Energy]] = {"local": LocalEnergy, "raw": RawEn
 
 
 def composed(
-    mlm: HfMaskedLM, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
+    mlm: TextModel, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
 ) -> list[tuple[float, Energy]]:
     """The weighted terms of the energy beside the model's own."""
     terms: list[tuple[float, Energy]] = []
@@ -189,7 +188,7 @@ def composed(
 
 
 def distance(
-    mlm: HfMaskedLM, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
+    mlm: TextModel, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
 ) -> Energy:
     """How far each chain is from what it is to stay near to."""
     assert config.near is not None
@@ -208,12 +207,12 @@ def distance(
     return HammingDistance(near[:, : tokens.shape[1]])
 
 
-def phrases(mlm: HfMaskedLM, words: Sequence[str]) -> list[list[int]]:
+def phrases(mlm: TextModel, words: Sequence[str]) -> list[list[int]]:
     """The tokens of each word, as it stands at the beginning and inside of a text."""
     found = {}
     for word in words:
         for form in (word, f" {word}"):
-            ids = mlm.tokenizer(form, add_special_tokens=False, verbose=False)["input_ids"]
+            ids = mlm.word_ids(form)
             if ids and all(bool(mlm.allowed[i]) for i in ids):
                 found[tuple(ids)] = word
         if word not in found.values():
@@ -221,7 +220,7 @@ def phrases(mlm: HfMaskedLM, words: Sequence[str]) -> list[list[int]]:
     return [list(ids) for ids in found]
 
 
-def proposals(mlm: HfMaskedLM, allowed: Bool[Tensor, " vocab"], config: SamplingConfig) -> Propose:
+def proposals(mlm: TextModel, allowed: Bool[Tensor, " vocab"], config: SamplingConfig) -> Propose:
     if config.proposal == "uniform":
         return UniformProposals(allowed)
     with warnings.catch_warnings():  # config.caveats() says it

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from softbeam.errors import UserError
-from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.runtime import ranks
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
+from softbeam.types import TextModel
 
 ENERGIES = {"local": LocalEnergy, "raw": RawEnergy}
 TOGETHER = 16  # texts; what comes together is the same for any number of processes
@@ -26,7 +26,7 @@ class Scored(NamedTuple):
 
 
 def scored(
-    mlm: HfMaskedLM, texts: Sequence[str], *, energy: str = "local", rows: int = 256
+    mlm: TextModel, texts: Sequence[str], *, energy: str = "local", rows: int = 256
 ) -> Iterator[Scored]:
     """The score of each text, in order, while they are found; processes share the texts.
 
@@ -50,7 +50,7 @@ def scored(
 
 @torch.inference_mode()
 def scored_together(
-    mlm: HfMaskedLM, texts: Sequence[str], first: int, *, energy: str, rows: int
+    mlm: TextModel, texts: Sequence[str], first: int, *, energy: str, rows: int
 ) -> list[Scored]:
     """The scores of a few texts, of which the first has this number."""
     prompts = mlm.encode(texts)
@@ -59,7 +59,7 @@ def scored_together(
     scores = ENERGIES[energy](mlm, rows=bounded).scores(prompts.tokens)
     found = []
     for text, ids, row, frozen in zip(texts, prompts.tokens, scores, prompts.frozen, strict=True):
-        tokens = mlm.tokenizer.convert_ids_to_tokens(ids[~frozen].tolist())
+        tokens = mlm.token_names(ids[~frozen].tolist())
         found.append(Scored(text, float(row.double().sum()), tokens, row[~frozen].tolist()))
     return found
 

@@ -1,30 +1,15 @@
 """The nouns of the soft beam: what it is between two steps, and the forms of a step."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from softbeam.types import Decoder, State
+from softbeam.types import State
 
 PAD = 0  # the token that follows the end of a sequence
-
-
-@runtime_checkable
-class ReadoutDecoder(Decoder, Protocol):
-    """A decoder whose step is `advance`, then one linear layer: scores = hidden W^T + b.
-
-    Optional: with it, the fast forms gather the layer's gradient over the steps, and a candidate
-    pool touches only the candidates' rows of W. It also works inside `LocallyNormalized`.
-    """
-
-    @property
-    def output_layer(self) -> tuple[Tensor, Tensor | None]: ...  # W (vocab hidden), b (vocab)
-    def advance(
-        self, state: State, emb: Float[Tensor, "rows emb"]
-    ) -> tuple[Float[Tensor, "rows hidden"], State]: ...
 
 
 class SoftBeam(NamedTuple):

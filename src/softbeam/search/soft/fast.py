@@ -1,4 +1,4 @@
-"""The fast forms of a soft-beam step: the values of `search.soft.loop.soft_beam_step` and its EOS
+"""The fast forms of a soft-beam step: the values of `search.soft.step.soft_beam_step` and its EOS
 sibling.
 
 Nothing of size k x k x V is kept: p is recomputed in the backward pass, or only a pool of
@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softbeam.search.decoders import LocallyNormalized, mix
+from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.relaxations import soft_indices, weighted_soft_indices, weighted_top_values
-from softbeam.search.soft.beam import PAD, Form, ReadoutDecoder, SoftBeam, lowest
+from softbeam.search.soft.beam import PAD, Form, SoftBeam, lowest
 from softbeam.search.soft.fused import (
     MixRows,
     Readout,
@@ -25,7 +25,8 @@ from softbeam.search.soft.fused import (
     Tap,
     blocked_topk,
 )
-from softbeam.types import Decoder, State
+from softbeam.tensors import mix
+from softbeam.types import Decoder, ReadoutDecoder, State
 
 
 class _Cells(NamedTuple):

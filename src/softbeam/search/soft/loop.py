@@ -7,130 +7,18 @@ step is computed: the plain reference here, or a faster form with the same value
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from softbeam.search.decoders import forced_scores, gather, mix
-from softbeam.search.relaxations import (
-    follow_backpointers,
-    length_mask,
-    peaked_softmax,
-    soft_indices,
-    top_values,
-    weighted_soft_indices,
-    weighted_top_values,
-)
-from softbeam.search.soft.beam import FAST, PAD, REFERENCE, Diagnostics, Form, SoftBeam, lowest
+from softbeam.search.relaxations import peaked_softmax
+from softbeam.search.soft.beam import FAST, PAD, Diagnostics, Form, SoftBeam, lowest
 from softbeam.search.soft.fast import Shared, fast_step
+from softbeam.search.soft.step import soft_beam_step, soft_beam_step_eos
+from softbeam.tensors import length_mask
 from softbeam.types import Decoder
-
-
-def soft_beam_step(
-    decoder: Decoder,
-    beam: SoftBeam,
-    cost: Float[Tensor, "batch vocab"],
-    *,
-    k: int,
-    alpha: float,
-    cost_scale: float = 0.0,
-    form: Form = REFERENCE,
-) -> SoftBeam:
-    """One pass of the loop of Algorithm 3, in plain autograd: the readable form and the oracle.
-
-    A `cost_scale` other than 0 augments line 5 by the cost, as in Sec. 2.5. The score of line 13
-    is computed as m_i + sum p_i (s - m_i), which is the same and keeps its digits near +-1,000.
-    """
-    local, state = decoder.step(beam.state, beam.emb)
-    s = beam.score[:, :, None] + local.unflatten(0, beam.score.shape)  # line 5
-    s = s + cost_scale * cost[:, None, :] if cost_scale else s  # line 5 of Sec. 2.5
-    m = top_values(s, k)  # line 7: Algorithm 2, line 3
-    threshold = m.detach() if form.detach_threshold else m
-    p = soft_indices(s, threshold, alpha)  # line 7: Algorithm 2, line 5
-    back = p.sum(-1)  # line 9: b, soft back pointers
-    word = p.sum(-2)  # line 10: a, soft successors
-    above = s[:, None] - threshold[:, :, None, None]
-    return beam._replace(
-        state=mix(state, back),  # lines 14-16
-        emb=(word @ decoder.embedding).flatten(0, 1),  # line 11
-        score=threshold + torch.einsum("bkjv,bkjv->bk", p, above)  # line 13
-        if form.score == "soft"
-        else m,
-        cost=torch.einsum("bkv,bv->bk", word, cost)  # line 12
-        + torch.einsum("bkj,bj->bk", back, beam.cost),  # line 17
-        finished=torch.zeros_like(m),
-        real=torch.ones_like(m, dtype=torch.bool),
-        p=p.detach(),
-    )
-
-
-def soft_beam_step_eos(
-    decoder: Decoder,
-    beam: SoftBeam,
-    cost: Float[Tensor, "batch vocab"],
-    *,
-    k: int,
-    alpha: float,
-    eos: int,
-    cost_scale: float = 0.0,
-    form: Form = REFERENCE,
-) -> SoftBeam:
-    """`soft_beam_step` for sequences that end: finished mass f is carried forward (ours).
-
-    Hard beams let a finished prefix compete unchanged: its one continuation is padding, at score
-    0. Here prefix j is finished to the extent f_j, so row j of the cells has one more column,
-    'stay', and the columns are weighted: 1 - f_j for each token, f_j for staying. The weights
-    multiply the kernel exp(-alpha (s - m_i)^2), and the thresholds m_i are the scores of the i-th
-    unit of weight (`weighted_top_values`), so that a cell nobody can reach sets no threshold.
-    Both are free of the scale of the scores and of infinities, and continuous in f.
-
-    With f = 0 this is Algorithm 3; with f in {0, 1} the cells are exactly those of the hard beam,
-    so as alpha grows it becomes the hard carry-forward beam. The new f is the mass on 'stay' and
-    on `eos`; a stay counts as PAD for the embedding and for the cost.
-    """
-    local, state = decoder.step(beam.state, beam.emb)
-    s, weight = _cells_with_stay(beam, local, cost, cost_scale)
-    m = _live_thresholds(s, weight, k)
-    threshold = m.detach() if form.detach_threshold else m
-    p = weighted_soft_indices(s, weight, threshold, alpha)
-    back, word, stay = p.sum(-1), p[..., :-1].sum(-2), p[..., -1].sum(-1)
-    ended = stay + word[..., eos]
-    word = word + pad(stay[..., None], (PAD, word.shape[-1] - PAD - 1))
-    above = s[:, None] - threshold[:, :, None, None]
-    return beam._replace(
-        state=mix(state, back),
-        emb=(word @ decoder.embedding).flatten(0, 1),
-        score=threshold + torch.einsum("bkjv,bkjv->bk", p, above) if form.score == "soft" else m,
-        cost=torch.einsum("bkv,bv->bk", word, cost) + torch.einsum("bkj,bj->bk", back, beam.cost),
-        finished=ended.clamp(0, 1),  # rounding may pass 1
-        real=torch.ones_like(m, dtype=torch.bool),
-        p=p.detach(),
-    )
-
-
-def _cells_with_stay(
-    beam: SoftBeam, local: Tensor, cost: Tensor, cost_scale: float
-) -> tuple[Tensor, Tensor]:
-    """Scores and weights of the cells, 'stay' in the last column: both batch, prev, vocab + 1."""
-    batch, width = beam.score.shape
-    step = pad(local.unflatten(0, (batch, width)), (0, 1))  # staying scores 0
-    if cost_scale:
-        step = step + cost_scale * torch.cat([cost, cost[:, PAD, None]], -1)[:, None, :]
-    f = beam.finished[:, :, None]
-    return beam.score[:, :, None] + step, torch.cat([(1 - f).expand_as(step[..., :-1]), f], -1)
-
-
-def _live_thresholds(s: Tensor, weight: Tensor, k: int) -> Tensor:
-    """m: the k best units of weight. Each row's k best tokens and its stay are enough."""
-    best = s[..., :-1].topk(min(k, s.shape[-1] - 1))
-    scores = torch.cat([best.values, s[..., -1:]], -1).flatten(1)
-    weights = torch.cat([weight[..., :-1].gather(-1, best.indices), weight[..., -1:]], -1)
-    return weighted_top_values(scores, weights.flatten(1), k)
-
 
 # The loop, and its uses
 
@@ -310,69 +198,6 @@ def soft_beam_max(
     return expected_score(beam, alpha if alpha_final is None else alpha_final)
 
 
-def hard_beam_max(
-    decoder: Decoder,
-    costs: Float[Tensor, "batch time vocab"],
-    *,
-    k: int,
-    cost_scale: float = 1.0,
-    lengths: Int[Tensor, " batch"] | None = None,
-    eos: int | None = None,
-) -> tuple[Float[Tensor, " batch"], Int[Tensor, "batch time"]]:
-    """Score + cost_scale * cost of the hard cost-augmented beam's best path, and the path.
-
-    The discontinuous max-margin objective of Goyal et al. 2018, footnote 3: the search itself
-    has no gradient; the score of the path it found has.
-    """
-    _check(decoder, costs, k=k, alpha=1.0, time=None, lengths=lengths, eos=eos)
-    with torch.no_grad():
-        tokens = _hard_best(decoder, costs, k=k, cost_scale=cost_scale, lengths=lengths, eos=eos)
-    counted = _scored(tokens, lengths, eos)
-    running = None if lengths is None else length_mask(lengths, tokens.shape[1])
-    scores = forced_scores(decoder, tokens).gather(-1, tokens[..., None])[..., 0]
-    cost = costs.to(scores.dtype).gather(-1, tokens[..., None])[..., 0]
-    cost = cost if running is None else torch.where(running, cost, 0)
-    return (torch.where(counted, scores, 0) + cost_scale * cost).sum(-1), tokens
-
-
-def _hard_best(
-    decoder: Decoder,
-    costs: Tensor,
-    *,
-    k: int,
-    cost_scale: float,
-    lengths: Tensor | None,
-    eos: int | None,
-) -> Int[Tensor, "batch time"]:
-    """The best path of Algorithm 1 on cost-augmented scores; finished prefixes are carried.
-
-    A prefix that has ended (by `eos`, or by its row's length) has one live cell, the PAD column,
-    at score 0; no path passes through a slot of score -inf while a finite one is left.
-    """
-    state, emb = decoder.start()
-    batch, time, vocab = costs.shape
-    score = emb.new_zeros(batch, 1)
-    ended = torch.zeros_like(score, dtype=torch.bool)
-    parents, tokens = [], []
-    only_pad = torch.full((vocab,), float("-inf"), dtype=emb.dtype, device=emb.device)
-    only_pad[PAD] = 0
-    for t in range(time):
-        local, state = decoder.step(state, emb)
-        over = ended if lengths is None else ended | (t >= lengths)[:, None]
-        step = torch.where(over[..., None], only_pad, local.unflatten(0, score.shape))
-        cost = costs[:, t] if lengths is None else costs[:, t] * (t < lengths)[:, None]
-        cells = (score[..., None] + step + cost_scale * cost[:, None].to(step.dtype)).flatten(1)
-        score, index = cells.topk(min(k, cells.shape[1]))
-        parent, token = index // vocab, index % vocab
-        rows = (parent + torch.arange(batch, device=emb.device)[:, None] * step.shape[1]).flatten()
-        state, emb = gather(state, rows), decoder.embedding[token.flatten()]
-        ended = ended.gather(1, parent)
-        ended = ended if eos is None else ended | (token == eos)
-        parents.append(parent)
-        tokens.append(token)
-    return follow_backpointers(parents, tokens)[:, 0]
-
-
 def _scored(
     tokens: Int[Tensor, "batch time"], lengths: Tensor | None, eos: int | None
 ) -> Bool[Tensor, "batch time"]:
@@ -384,97 +209,6 @@ def _scored(
         is_eos = (tokens == eos).long()
         counted = counted & (is_eos.cumsum(-1) - is_eos == 0)
     return counted
-
-
-class SoftHypotheses(NamedTuple):
-    """The paths of a soft beam, best soft score first; tokens past a length are padding."""
-
-    tokens: Int[Tensor, "batch beam time"]
-    lengths: Int[Tensor, "batch beam"]
-    scores: Float[Tensor, "batch beam"]  # the soft beam's own
-    hard_scores: Float[Tensor, "batch beam"]  # of the path, when its tokens are fed
-
-
-@torch.no_grad()
-def soft_beam_decode(
-    decoder: Decoder,
-    *,
-    k: int,
-    alpha: float,
-    time: int,
-    lengths: Int[Tensor, " batch"] | None = None,
-    eos: int | None = None,
-    marginal: bool = False,
-) -> SoftHypotheses:
-    """The hard paths along the MAP of the soft back pointers (Goyal et al. 2018, Sec. 2.4).
-
-    The MAP is joint, the arg max over the cells of p_i; with `marginal`, those of the back
-    pointers and of the successors are taken apart (they can differ while alpha is small). As
-    alpha grows the paths and both scores become those of the hard beam.
-    """
-    _check(decoder, None, k=k, alpha=alpha, time=time, lengths=lengths, eos=eos)
-    beam, parents, tokens = _start(decoder), [], []
-    cost = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), len(decoder.embedding))
-    for t, width in enumerate(beam_widths(k, cost.shape[1], time, eos=eos is not None)):
-        new = _step(
-            decoder, beam, cost, k=width, alpha=alpha, cost_scale=0.0, eos=eos, form=REFERENCE
-        )
-        parent, token = _map_pointers(new.p, vocab=cost.shape[1], marginal=marginal)
-        if lengths is not None:
-            on = (t < lengths)[:, None]
-            stay = torch.arange(width).to(parent).clamp_max(beam.score.shape[1] - 1)
-            parent, token = torch.where(on, parent, stay), torch.where(on, token, PAD)
-            new = _freeze(new, beam, t < lengths)
-        parents.append(parent)
-        tokens.append(token)
-        beam = new
-    return _rank_paths(decoder, beam, parents, tokens, lengths, eos)
-
-
-def _map_pointers(p: Tensor | None, *, vocab: int, marginal: bool) -> tuple[Tensor, Tensor]:
-    """Parent and token of each beam element; a 'stay' (column `vocab`) is PAD."""
-    assert p is not None
-    if marginal:
-        word = p[..., :vocab].sum(-2)
-        stay = p[..., vocab:].sum((-1, -2))
-        word = word + pad(stay[..., None], (PAD, vocab - PAD - 1))
-        return p.sum(-1).argmax(-1), word.argmax(-1)
-    cell = p.flatten(2).argmax(-1)
-    token = cell % p.shape[-1]
-    return cell // p.shape[-1], torch.where(token == vocab, PAD, token)
-
-
-def _rank_paths(
-    decoder: Decoder,
-    beam: SoftBeam,
-    parents: list[Tensor],
-    tokens: list[Tensor],
-    lengths: Tensor | None,
-    eos: int | None,
-) -> SoftHypotheses:
-    paths = follow_backpointers(parents, tokens)
-    soft = beam.score.masked_fill(~beam.real, float("-inf"))
-    scores, order = soft.sort(dim=-1, descending=True, stable=True)
-    paths = paths.gather(1, order[..., None].expand_as(paths))
-    counted = torch.stack([_scored(path, lengths, eos) for path in paths.unbind(1)], 1)
-    hard = (_path_scores(decoder, paths) * counted).sum(-1).masked_fill(scores.isinf(), -torch.inf)
-    return SoftHypotheses(torch.where(counted, paths, PAD), counted.sum(-1), scores, hard)
-
-
-def _path_scores(
-    decoder: Decoder, paths: Int[Tensor, "batch beam time"]
-) -> Float[Tensor, "batch beam time"]:
-    """The score of every token of every path when the path's own tokens are fed."""
-    state, emb = decoder.start()
-    batch, beam, time = paths.shape
-    rows = torch.arange(batch, device=paths.device).repeat_interleave(beam)
-    state, emb, flat = gather(state, rows), emb[rows], paths.flatten(0, 1)
-    scores = []
-    for t in range(time):
-        local, state = decoder.step(state, emb)
-        scores.append(local.gather(1, flat[:, t, None])[:, 0])
-        emb = decoder.embedding[flat[:, t]]
-    return torch.stack(scores, -1).unflatten(0, (batch, beam))
 
 
 @torch.no_grad()

@@ -1,0 +1,25 @@
+"""Turn examples into token numbers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from softbeam.data.batches import Encoded
+from softbeam.data.readers import Example
+from softbeam.data.vocabulary import EOS, Codec
+
+
+class Codecs(NamedTuple):
+    source: Codec
+    target: Codec
+
+
+def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:
+    """Examples as numbers; a side ends with the end mark where its vocabulary has one."""
+    source_end, end = ([i for i in [codec.id(EOS)] if i is not None] for codec in codecs)
+    return [
+        Encoded(
+            [*codecs.source.encode(e.source), *source_end],
+            [*codecs.target.encode(e.target), *end],
+        )
+        for e in examples
+    ]

@@ -1,0 +1,67 @@
+"""What the thesis claims about Table 6.1 and Figure 6.1."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from softbeam.reports.verdicts import Judged, judged
+from softbeam.runtime.cells import Result
+
+By = Mapping[str, Sequence[Result]]  # the results of each objective, dataset by dataset
+SEC_6_2 = "thesis, Sec. 6.2.3"
+NEAR = 0.5  # nats a sequence, ours: "similar values" differ by up to 0.40 in print
+
+
+def claims_of(row: str, by: By) -> list[Judged]:
+    """NLL(LL) < NLL(PLL) < NLL(MLM), and both objectives near each other, dataset by dataset."""
+    pairs = [pair for pair in (("LL", "PLL"), ("PLL", "MLM"), ("LL", "MLM")) if {*pair} <= {*by}]
+    found = [
+        judged(f"{row}: NLL({low}) < NLL({high})", gaps(by, low, high), source=SEC_6_2)
+        for low, high in pairs
+    ]
+    own = [b["mlm"] - a["pll"] for a, b in zip(by["PLL"], by["MLM"], strict=True)]
+    near = f"{row}: -PLL and -MLM of their own models are within {NEAR:g} nats"
+    return [*found, judged(near, own, source=SEC_6_2, within=NEAR)]
+
+
+def growth_claims(groups: Mapping[str, By]) -> list[Judged]:
+    """With more data the objectives come nearer to each other."""
+    found = []
+    for few in groups:
+        many = few.replace("1k", "10k")
+        if many == few or many not in groups:
+            continue
+        for low, high in (("LL", "PLL"), ("PLL", "MLM")):
+            before, after = (gaps(groups[row], low, high) for row in (few, many))
+            claim = f"{many}: NLL({high}) is nearer to NLL({low}) than with {few}"
+            nearer = [a - b for a, b in zip(before, after, strict=True)]
+            found.append(judged(claim, nearer, source=SEC_6_2))
+    return found
+
+
+def gaps(by: By, low: str, high: str) -> list[float]:
+    """By how much the NLL of one objective is above the other's."""
+    return [b["nll"] - a["nll"] for a, b in zip(by[low], by[high], strict=True)]
+
+
+def checks_of(row: str, by: By) -> list[dict[str, Any]]:
+    """Of our own computation: the truth is the floor, and AIS agrees with enumeration."""
+    checks = []
+    above = [r["expected_nll"] - r["entropy"] for rs in by.values() for r in rs if "entropy" in r]
+    if above:
+        text = f"the nearest is {min(above):.4f} nats above"
+        holds = min(above) > -1e-6
+        checks.append({"claim": f"{row}: no model below the entropy", "holds": holds, "text": text})
+    sampled = [r["ais_check"] for rs in by.values() for r in rs if "ais_check" in r]
+    if sampled:
+        off = [abs(s["log_z"] - s["exact"]) / s["error"] for s in sampled]
+        text = (
+            f"standard errors off at the longest exact length: {', '.join(f'{x:.1f}' for x in off)}"
+        )
+        holds = sum(x <= 3 for x in off) >= 0.95 * len(off)
+        checks.append({"claim": f"{row}: AIS agrees with exact", "holds": holds, "text": text})
+    return checks
+
+
+def check_text(check: Mapping[str, Any]) -> str:
+    verdict = "holds" if check["holds"] else "DOES NOT HOLD"
+    return f"{check['claim']:38} {verdict:13}  {check['text']}"

@@ -1,0 +1,171 @@
+"""Minimum risk and REINFORCE: losses over whole outputs and their costs."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+from softbeam.search.hard import beam_search, one_by_one, sample
+from softbeam.search.tracked import Repeated
+from softbeam.types import Decoder, Hypotheses
+
+Metric = Callable[[Sequence[int], Sequence[int]], float]  # (predicted, gold) -> cost, 0 is perfect
+
+
+def sentence_costs(
+    metric: Metric,
+    tokens: Int[Tensor, "batch n time"],
+    lengths: Int[Tensor, "batch n"],
+    target: Int[Tensor, "batch target_time"],
+    target_lengths: Int[Tensor, " batch"],
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "batch n"]:
+    """The metric of each output against its sentence's gold tokens; end marks are tokens."""
+    golds = [g[:n] for g, n in zip(target.tolist(), target_lengths.tolist(), strict=True)]
+    found = [
+        [metric(path[:n], gold) for path, n in zip(paths, ns, strict=True)]
+        for paths, ns, gold in zip(tokens.tolist(), lengths.tolist(), golds, strict=True)
+    ]
+    return torch.tensor(found, device=tokens.device, dtype=dtype)
+
+
+# Minimum risk
+
+
+@torch.no_grad()
+def beam_candidates(
+    decoder: Decoder, *, n: int, lengths: Int[Tensor, " batch"], eos: int | None = None
+) -> Hypotheses:
+    """The n best of a beam of n; a score of -inf marks places that a small space leaves empty."""
+    return beam_search(decoder, k=n, lengths=lengths, eos=eos, nbest=n)
+
+
+@torch.no_grad()
+def sampled_candidates(
+    decoder: Decoder,
+    *,
+    n: int,
+    lengths: Int[Tensor, " batch"],
+    eos: int | None = None,
+    rng: Generator,
+) -> Hypotheses:
+    """n outputs of each source by ancestral sampling, repetitions and all."""
+    drawn = sample(Repeated(decoder, n), lengths=lengths.repeat_interleave(n), eos=eos, rng=rng)
+    shape = (len(lengths), n)
+    tokens = drawn.tokens.squeeze(1).unflatten(0, shape)
+    return Hypotheses(tokens, *(v.squeeze(1).unflatten(0, shape) for v in drawn[1:]))
+
+
+def with_gold(
+    found: Hypotheses, target: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"]
+) -> Hypotheses:
+    """The candidates with gold before them (at score 0)."""
+    time = max(found.tokens.shape[2], target.shape[1])
+    gold, others = (pad(t, (0, time - t.shape[-1])) for t in (target[:, None], found.tokens))
+    return Hypotheses(
+        torch.cat([gold, others], 1),
+        torch.cat([lengths[:, None], found.lengths], 1),
+        pad(found.scores, (1, 0)),
+    )
+
+
+def distinct(found: Hypotheses) -> Bool[Tensor, "batch n"]:
+    """True at the first of equal candidates, False at empty places."""
+    same = (found.tokens[:, :, None] == found.tokens[:, None]).all(-1)
+    same &= found.lengths[:, :, None] == found.lengths[:, None]
+    return ~same.tril(-1).any(-1) & ~found.scores.isneginf()
+
+
+def expected_risk(
+    scores: Float[Tensor, "batch n"],
+    costs: Float[Tensor, "batch n"],
+    kept: Bool[Tensor, "batch n"],
+    *,
+    sharpness: float = 1.0,
+) -> Float[Tensor, " batch"]:
+    """Expected cost under softmax(sharpness * scores) over the kept (Shen et al. 2016).
+
+    Over the whole space, with log-probabilities and sharpness 1, it is the model's expected cost.
+    """
+    weights = (sharpness * scores).masked_fill(~kept, float("-inf")).softmax(-1)
+    return (weights * costs.to(weights.dtype)).sum(-1)
+
+
+# REINFORCE
+
+
+@torch.no_grad()
+def rollout(
+    decoder: Decoder,
+    target: Int[Tensor, "batch time"],
+    *,
+    gold_steps: int = 0,
+    lengths: Int[Tensor, " batch"],
+    eos: int | None = None,
+    rng: Generator | None = None,
+) -> Hypotheses:
+    """Outputs that begin with `gold_steps` gold tokens and go on by sampling, or greedily."""
+    gold = iter(target[:, :gold_steps].unbind(1))
+
+    def choose(scores: Tensor) -> Tensor:
+        given = next(gold, None)
+        if given is not None:
+            return given
+        if rng is None:
+            return scores.argmax(-1)
+        return torch.multinomial(scores.softmax(-1), 1, generator=rng).squeeze(-1)
+
+    return one_by_one(decoder, choose, lengths=lengths, eos=eos)
+
+
+def reinforce_loss(
+    log_probs: Float[Tensor, "batch time"],
+    costs: Float[Tensor, " batch"],
+    baseline: Float[Tensor, " batch"] | float = 0.0,
+    *,
+    gold_steps: int = 0,
+) -> Float[Tensor, " batch"]:
+    """(cost - baseline) * log p(y_s+1: | y_1:s), of an output's log-probabilities (Williams 1992).
+
+    The expected gradient is that of the expected cost of what follows `gold_steps` gold tokens,
+    for any baseline that does not depend on the sample. Its value means nothing.
+    """
+    return (costs - baseline).to(log_probs.dtype) * log_probs[:, gold_steps:].sum(1)
+
+
+# Sentence-level costs of token numbers
+
+
+def hamming_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
+    """The share of wrong tokens; those that only one of the two has are wrong."""
+    right = sum(a == b for a, b in zip(predicted, gold, strict=False))
+    return 1.0 - right / max(len(predicted), len(gold), 1)
+
+
+def edit_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
+    """Edit distance per gold token; insertions can take it beyond 1."""
+    from rapidfuzz.distance import Levenshtein
+
+    return float(Levenshtein.distance(predicted, gold)) / max(len(gold), 1)
+
+
+def bleu_cost(predicted: Sequence[int], gold: Sequence[int]) -> float:
+    """1 - BLEU of one sentence, smoothed and with sacrebleu's effective order."""
+    texts = [" ".join(map(str, tokens)) for tokens in (predicted, gold)]
+    score = float(_sentence_bleu().sentence_score(texts[0], [texts[1]]).score)
+    return max(0.0, 1.0 - score / 100)  # sacrebleu's 100 may be 100.00000000000004
+
+
+@cache
+def _sentence_bleu() -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(tokenize="none", smooth_method="exp", effective_order=True, force=True)
+
+
+METRICS: dict[str, Metric] = {"hamming": hamming_rate, "edit": edit_rate, "bleu": bleu_cost}

@@ -1,0 +1,117 @@
+"""Scheduled sampling, hard and differentiable (Goyal et al. 2017; thesis, chapter 3)."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from softbeam.errors import limited
+from softbeam.schedules import Constant, Exponential, InverseSigmoid, Moment, Schedule, positive
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor, nn
+
+    from softbeam.types import Batch, Loss
+from softbeam.objectives.base import Objective, gold_loss, size
+
+FeedbackName = Literal[
+    "hard_argmax",
+    "hard_sample",
+    "soft_argmax_embedding",
+    "gumbel_soft_sample",
+    "straight_through_argmax",
+    "straight_through_sample",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackObjective(Objective):
+    """What the forms of scheduled sampling share.
+
+    Args:
+        feedback: the function of `softbeam.objectives.losses.feedback` from scores to the embedding
+        fed next. alpha: inverse temperature of the soft forms.
+        gold: probability of feeding gold; Constant 0 is 'always sample'.
+        gold_epochs: epochs at the beginning in which gold is always fed.
+        per: one coin for each token, each step of the batch, or each sequence.
+        smoothing: as in CrossEntropy.
+    """
+
+    feedback: FeedbackName = "soft_argmax_embedding"
+    alpha: Schedule = Exponential()
+    gold: Schedule = InverseSigmoid()
+    gold_epochs: int = 1
+    per: Literal["token", "step", "sequence"] = "token"
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive("alpha", self.alpha)
+        limited("gold_epochs", self.gold_epochs, least=0)
+        limited("smoothing", self.smoothing, least=0, below=1)
+
+    def warning(self, epochs: int) -> str | None:
+        if epochs > self.gold_epochs:
+            return None
+        return f"only gold is fed in {epochs} epoch(s): gold_epochs is {self.gold_epochs}"
+
+    def __call__(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        from softbeam.objectives.losses import feedback
+        from softbeam.types import Loss
+
+        p = 1.0 if now.epoch < self.gold_epochs else self.gold(now)
+        coins = self.coins(batch, p, rng)
+        scores = self.scores()(
+            model(batch.source),
+            batch.target,
+            coins,
+            feedback=getattr(feedback, self.feedback),
+            alpha=self.alpha(now),
+            rng=rng,
+        )
+        realised = coins[batch.mask].float().mean().item()
+        log = {"alpha": self.alpha(now), "gold": p, "gold_realised": realised}
+        return Loss(gold_loss(scores, batch, self.smoothing), size(batch), log)
+
+    @abstractmethod
+    def scores(self) -> "Callable[..., Tensor]":
+        """The function of `softbeam.objectives.losses.feedback` that scores the target given a
+        mixture.
+        """
+
+    def coins(self, batch: "Batch", p: float, rng: "Generator") -> "Tensor":
+        """True where gold is fed after a step: batch, time."""
+        import torch
+
+        rows, time = batch.target.shape
+        shape = {"token": (rows, time), "step": (1, time), "sequence": (rows, 1)}[self.per]
+        drawn = torch.rand(shape, generator=rng, device=rng.device) < p
+        return drawn.expand(rows, time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledSampling(FeedbackObjective):
+    """Cross-entropy of the gold tokens given a mixture of gold and own predictions (2017)."""
+
+    def scores(self) -> "Callable[..., Tensor]":
+        from softbeam.objectives.losses.feedback import mixed_scores
+
+        return mixed_scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPassScheduledSampling(FeedbackObjective):
+    """The same with predictions given gold prefixes: two calls of a Transformer, not one a token.
+
+    Mihaylova and Martins (2019). Predictions do not see earlier ones, so that it is another
+    objective than ScheduledSampling, not a faster form of it.
+    """
+
+    def scores(self) -> "Callable[..., Tensor]":
+        from softbeam.objectives.losses.feedback import two_pass_scores
+
+        return two_pass_scores
+
+
+ALWAYS = Constant(value=0.0)  # 'always sample': gold is never fed after the first epochs

@@ -1,0 +1,47 @@
+"""Describe the program, its packages and the machine, so that a result can be traced."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("softbeam", "torch", "numpy", "transformers", "accelerate", "tokenizers", "sacrebleu")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine, commit and command: enough to know what produced a number."""
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "commit": commit(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "packages": {name: installed(name) for name in PACKAGES},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The source tree's commit, marked where the tree has changes; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "HEAD")
+        return (head + ("+changes" if git("status", "--porcelain", "-uno") else "")) or None
+    except (OSError, subprocess.SubprocessError):
+        return None

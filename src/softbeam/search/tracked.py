@@ -1,0 +1,121 @@
+"""Beam search that keeps every step: what objectives over hard beams are made of."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from softbeam.search.decoders import forced_scores
+from softbeam.search.hard import best_cells, extend
+from softbeam.tensors import gather, length_mask, map_state
+from softbeam.types import Decoder, State
+
+# A hard beam with the gold prefix in view
+
+
+class Tracked(NamedTuple):
+    """A hard beam after step t, best first; scores keep their gradient."""
+
+    t: int
+    path: Int[Tensor, "batch beam t"]  # padding after the end
+    score: Float[Tensor, "batch beam"]  # -inf where there are fewer candidates than slots
+    is_gold: Bool[Tensor, "batch beam"]
+    gold: Float[Tensor, " batch"]  # the gold prefix's score, on the beam or just fallen off
+
+    @property
+    def fell(self) -> Bool[Tensor, " batch"]:
+        """True where the gold prefix has fallen off the beam in this step."""
+        return ~self.is_gold.any(1)
+
+
+def tracked_beam(
+    decoder: Decoder,
+    target: Int[Tensor, "batch time"],
+    *,
+    k: int,
+    lengths: Int[Tensor, " batch"],
+    eos: int | None = None,
+) -> Iterator[Tracked]:
+    """Beam search that starts again from the gold prefix after each step in which gold falls off.
+
+    So gold's parent is always on the beam, and gold's score is one of the candidates. Until the
+    first fall it is `search.hard.beam_search`, with the same order of equal scores; a prefix that
+    ended
+    is carried forward at score 0. The choice of hypotheses has no gradient, their scores have.
+    """
+    state, emb = decoder.start()
+    vocab = decoder.embedding.shape[0]
+    first = torch.arange(emb.shape[0], device=emb.device)[:, None]
+    path, score = target.new_zeros(emb.shape[0], 1, 0), emb.new_zeros(emb.shape[0], 1)
+    finished, slot = (lengths < 1)[:, None], torch.zeros_like(lengths)
+    for t in range(int(lengths.max())):
+        local, state = decoder.step(state, emb)
+        cells = extend(score, local.unflatten(0, score.shape), finished).flatten(1)
+        gold_cell = slot * vocab + target[:, t]
+        gold = cells.gather(1, gold_cell[:, None]).squeeze(1)
+        row = first * score.shape[1]
+        score, cell = best_cells(cells, k)
+        found = Tracked(
+            t, _grow(path, finished, cell, vocab), score, cell == gold_cell[:, None], gold
+        )
+        yield found
+        slot = found.is_gold.int().argmax(1)  # 0 after a fall: where the search starts again
+        score, cell = _restart(found, cell, gold_cell)
+        path = _grow(path, finished, cell, vocab)
+        parent, token = cell // vocab, path[:, :, -1]
+        finished = finished.gather(1, parent) | (lengths <= t + 1)[:, None]
+        if eos is not None:
+            finished = finished | (token == eos)
+        emb = decoder.embedding[token.flatten()]
+        state = gather(state, (row + parent).flatten())
+
+
+def _grow(path: Tensor, finished: Tensor, cell: Tensor, vocab: int) -> Tensor:
+    """The prefixes of the chosen cells: batch, beam, t."""
+    parent = cell // vocab
+    token = torch.where(finished.gather(1, parent), 0, cell % vocab)
+    before = path.gather(1, parent[:, :, None].expand(-1, -1, path.shape[2]))
+    return torch.cat([before, token[:, :, None]], -1)
+
+
+def _restart(beam: Tracked, cell: Tensor, gold_cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and cells of the beam; where gold fell off, gold alone in the first slot."""
+    fell = beam.fell[:, None]
+    head = torch.arange(cell.shape[1], device=cell.device) == 0
+    alone = torch.where(head, beam.gold[:, None], float("-inf"))
+    return torch.where(fell, alone, beam.score), torch.where(fell & head, gold_cell[:, None], cell)
+
+
+# Outputs, their scores and their costs
+
+
+class Repeated:
+    """The decoder with each of its rows n times, for n outputs of each source."""
+
+    def __init__(self, decoder: Decoder, n: int):
+        self.decoder, self.n = decoder, n
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.decoder.embedding
+
+    def start(self) -> tuple[State, Tensor]:
+        state, emb = self.decoder.start()
+        repeated = map_state(lambda tensor: tensor.repeat_interleave(self.n, 0), state)
+        return repeated, emb.repeat_interleave(self.n, 0)
+
+    def step(self, state: State, emb: Tensor) -> tuple[Tensor, State]:
+        return self.decoder.step(state, emb)
+
+
+def token_scores(
+    decoder: Decoder, tokens: Int[Tensor, "batch n time"], lengths: Int[Tensor, "batch n"]
+) -> Float[Tensor, "batch n time"]:
+    """The step scores of given outputs, teacher forced; 0 past their lengths."""
+    n = tokens.shape[1]
+    scores = forced_scores(decoder if n == 1 else Repeated(decoder, n), tokens.flatten(0, 1))
+    chosen = scores.gather(-1, tokens.flatten(0, 1)[:, :, None]).squeeze(-1)
+    real = length_mask(lengths.flatten(), tokens.shape[2])
+    return torch.where(real, chosen, 0.0).unflatten(0, tokens.shape[:2])

@@ -1,0 +1,94 @@
+"""What models and algorithms share: lengths, masks, rows of states, allowed tokens."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from softbeam.types import State
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Numbers below 1e-38 are 0 for a while: soft beams are full of them, and they are slow."""
+    before = float(torch.full((1,), 1e-39) * 0.5) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def length_mask(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch {time}"]:
+    """True at the positions before each length."""
+    return torch.arange(time, device=lengths.device) < lengths[:, None]
+
+
+def reverse_within(
+    values: Shaped[Tensor, "batch time *rest"], lengths: Int[Tensor, " batch"]
+) -> Shaped[Tensor, "batch time *rest"]:
+    """Each row's first `length` positions in reverse order; padding stays where it is."""
+    time = values.shape[1]
+    position = torch.arange(time, device=values.device).expand(values.shape[0], time)
+    index = torch.where(length_mask(lengths, time), lengths[:, None] - 1 - position, position)
+    return values.gather(1, index.view(*index.shape, *[1] * (values.dim() - 2)).expand_as(values))
+
+
+def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
+    """The state with `fn` applied to every tensor in it; anything else passes through."""
+    if isinstance(state, Tensor):
+        return fn(state)
+    if isinstance(state, tuple):
+        parts = [map_state(fn, part) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return state
+
+
+def gather(state: State, rows: Int[Tensor, " new_rows"]) -> State:
+    """The chosen rows of a state: Algorithm 1's hard back pointers (Goyal et al. 2018)."""
+    return map_state(lambda tensor: tensor.index_select(0, rows), state)
+
+
+def mix(state: State, back: Float[Tensor, "batch beam prev"]) -> State:
+    """Weighted sums of a state's rows: Algorithm 3, lines 14-16. A one-hot `back` gathers."""
+
+    def mixed(tensor: Tensor) -> Tensor:
+        rows = tensor.unflatten(0, (back.shape[0], back.shape[2]))
+        return torch.einsum("bkj,bj...->bk...", back, rows).flatten(0, 1)
+
+    return map_state(mixed, state)
+
+
+Allowed = Bool[Tensor, " vocab"] | Bool[Tensor, "chain time vocab"]
+
+
+def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tensor, "chain time"]:
+    """True where a token is one of those allowed there; ids past the vocabulary never are."""
+    inside = tokens < allowed.shape[-1]
+    index = tokens.where(inside, 0)
+    if allowed.dim() == 1:
+        return inside & allowed[index]
+    return inside & allowed.gather(-1, index[:, :, None])[:, :, 0]
+
+
+def allowed_at(
+    allowed: Allowed, positions: Bool[Tensor, "chain time"]
+) -> Bool[Tensor, "#cells vocab"]:
+    """The sets at the chosen positions, row by row. An error where one of them is frozen."""
+    sets = allowed[None] if allowed.dim() == 1 else allowed[positions]
+    frozen = ~sets.any(-1)
+    if bool(frozen.any()):
+        chain, time = positions.nonzero()[frozen.nonzero()[0, 0]].tolist()
+        raise ValueError(f"positions: {time} of chain {chain} is frozen, nothing may stand there")
+    return sets
+
+
+def lengths_of(mask: Bool[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
+    """The lengths of right-padded rows."""
+    lengths = mask.sum(1)
+    if not torch.equal(mask, length_mask(lengths, mask.shape[1])):
+        row = int((mask != length_mask(lengths, mask.shape[1])).any(1).nonzero()[0, 0])
+        raise ValueError(f"mask: row {row} has padding before a real position; pad on the right")
+    return lengths

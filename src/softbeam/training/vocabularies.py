@@ -1,0 +1,49 @@
+"""Build and load the vocabularies of a run."""
+
+from pathlib import Path
+
+from softbeam.data.encoding import Codecs
+from softbeam.data.tasks import Corpus, Translation
+from softbeam.data.vocabulary import PAD, SOURCE, Subwords, Vocabulary, load_codec
+from softbeam.errors import UserError
+from softbeam.training.config import RunConfig
+
+
+def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
+    """Vocabularies of the training split: closed label sets, words, or subwords."""
+    train = corpus.split("train")
+    sources, targets = [e.source for e in train], [e.target for e in train]
+    if config.data.kind == "tagging":
+        source = Vocabulary.build(sources, specials=SOURCE, min_count=min_count(sources))
+        return Codecs(source, Vocabulary.build(targets))
+    task = config.data
+    if isinstance(task, Translation) and task.subwords > 0:
+        return Codecs(
+            Subwords.train(sources, size=task.subwords, specials=SOURCE),
+            Subwords.train(targets, size=task.subwords, specials=config.model.specials),
+        )
+    count = task.min_count if isinstance(task, Translation) else 1
+    return Codecs(
+        Vocabulary.build(sources, specials=SOURCE, min_count=count),
+        Vocabulary.build(targets, specials=config.model.specials, min_count=count),
+    )
+
+
+def min_count(sources: list[tuple[str, ...]]) -> int:
+    """2 for words, so that <unk> is trained on the words seen once; 1 for closed alphabets."""
+    kinds = {token for source in sources for token in source}
+    return 2 if len(kinds) > 1000 else 1
+
+
+def load_codecs(folder: Path, config: RunConfig) -> Codecs:
+    """The vocabularies of a run; their special tokens are those that its model needs."""
+    source, target = (load_codec(folder / f"{side}.json") for side in ("source", "target"))
+    needed = () if config.data.kind == "tagging" else config.model.specials
+    if tuple(target.specials) != needed:
+        raise UserError(
+            f"{folder / 'target.json'} has the special tokens {list(target.specials)}, but "
+            f"{list(needed)} are needed"
+        )
+    if source.id(PAD) != 0:
+        raise UserError(f"{folder / 'source.json'}: {PAD} must be its first special token")
+    return Codecs(source, target)
