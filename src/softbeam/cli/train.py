@@ -211,10 +211,9 @@ def with_model(recipe: Any, words: list[str]) -> Any:
     Transformer's.
     """
     from softbeam.models import specs
-    from softbeam.training import config
 
     named = [word for before, word in pairwise(words) if before == "--model"]
-    kind = getattr(config, named[-1], None) if named else None
+    kind = getattr(specs, named[-1], None) if named else None
     if not (isinstance(kind, type) and issubclass(kind, specs.Model)):
         return recipe  # the parser says what is wrong
     same = kind in (specs.Model, type(recipe.model))

@@ -7,13 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError
+
+if TYPE_CHECKING:
+    import safetensors.torch as tensor_files
+    from torch import Tensor
+else:
+    tensor_files = lazy("safetensors.torch")
 
 
 @contextmanager
@@ -184,13 +189,13 @@ def check_fields(value: Any, wrong: str, types: Types, *, needed: bool = False) 
     return value
 
 
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def save_checkpoint(path: Path, tensors: "Mapping[str, Tensor]", facts: Mapping[str, Any]) -> None:
     """Tensors and facts (JSON) of one moment."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, save(ready, metadata={"facts": json.dumps(facts)}))
+    write_atomic(path, tensor_files.save(ready, metadata={"facts": json.dumps(facts)}))
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """What `save_checkpoint` wrote, or a sentence."""
     try:
         with safe_open(str(path), framework="pt") as file:
