@@ -23,7 +23,7 @@ quick: install
 
 # Kills, bad input, several processes, ten minutes of memory: under twenty minutes in all.
 soak: install
-	$(BIN)/pytest -s tests/soak.py $(wildcard tests/test_bad_input*.py tests/test_ranks*.py)
+	$(BIN)/pytest -s tests/system/soak.py tests/cli/bad_input tests/runtime/test_ranks.py tests/runtime/test_ranks_sampling.py
 
 install: $(STAMP)
 
@@ -39,7 +39,7 @@ check: install
 	$(BIN)/ruff format --check src tests examples docs
 	$(BIN)/ruff check src tests examples docs
 	$(BIN)/mypy
-	$(BIN)/pytest tests/test_packages.py
+	$(BIN)/pytest tests/project/test_packages.py
 
 format: install
 	$(BIN)/ruff format src tests examples docs

@@ -79,7 +79,7 @@ def real(tmp_path_factory):
 @pytest.fixture(scope="session")
 def nursery():
     """Commands in processes that start at once, to be killed."""
-    from nursery import Nursery
+    from support.forked_commands import Nursery
 
     ours = (
         "softbeam.training.loop",
@@ -94,6 +94,6 @@ def nursery():
 @pytest.fixture(scope="session")
 def letters_mlm(tmp_path_factory) -> Path:
     """The folder of a small masked language model."""
-    from letters import write_letter_mlm
+    from support.tiny_bert import write_letter_mlm
 
     return write_letter_mlm(tmp_path_factory.mktemp("letters"))

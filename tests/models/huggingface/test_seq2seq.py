@@ -1,0 +1,155 @@
+"""Hugging Face encoder-decoders: their own forward, their own generate, and our conformance."""
+
+import pytest
+import torch
+from torch.nn.functional import pad
+
+from softbeam.errors import UserError
+from softbeam.models.huggingface.seq2seq import HfSeq2Seq
+from softbeam.objectives.scheduled_sampling import TwoPassScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss
+from softbeam.schedules import Constant, Moment
+from softbeam.search.hard import beam_search
+from softbeam.search.soft.loop import soft_beam_loss
+from softbeam.types import Batch
+from support import conformance
+from support.hf_toys import (
+    bart,
+    beams_equal_generate,
+    ending_beams_equal_generate,
+    gpt2,
+    greedy_equals_generate,
+    marian,
+    random,
+    sources,
+    t5,
+)
+
+families = pytest.mark.parametrize("make", [marian, bart, t5])
+SOURCE = torch.tensor([[3, 4, 5, 6], [6, 2, 0, 0]])
+TARGET = torch.tensor([[5, 2, 3, 8, 4], [6, 3, 9, 2, 7]])
+
+
+def inputs(adapter: HfSeq2Seq, source: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"input_ids": adapter.renumbered(source), "attention_mask": (source != 0).long()}
+
+
+@families
+def test_scores_are_those_of_the_models_own_forward(make):
+    """Through tokens there, through embeddings here: scale, positions, bias and start are right."""
+    adapter = HfSeq2Seq(random(make))
+    model = adapter.model
+    start = torch.full((2, 1), model.config.decoder_start_token_id)
+    ids = torch.cat([start, adapter.renumbered(TARGET[:, :-1])], 1)
+    expected = model(**inputs(adapter, SOURCE), decoder_input_ids=ids).logits
+    decoder = adapter(SOURCE)
+    torch.testing.assert_close(decoder.forced(TARGET), expected[..., adapter.order])
+    conformance.steps_equal_all_at_once(decoder, TARGET)
+
+
+@families
+def test_numbers_of_padding_and_of_the_end(make):
+    adapter = HfSeq2Seq(random(make))
+    ids = torch.arange(12)
+    assert adapter.renumbered(torch.tensor(adapter.model.config.pad_token_id)) == 0
+    assert adapter.renumbered(torch.tensor(adapter.model.config.eos_token_id)) == adapter.eos != 0
+    assert torch.equal(adapter.renumbered(adapter.renumbered(ids)), ids)
+
+
+@families
+def test_conforms(make):
+    decoder = HfSeq2Seq(random(make))(SOURCE)
+    conformance.a_beam_of_equal_rows_scores_equally(decoder)
+    conformance.mixing_with_a_one_hot_gathers(decoder)
+    conformance.own_predictions_fed_back_are_the_greedy_path(decoder, time=4)
+
+
+@families
+def test_soft_beams_tend_to_the_hard(make):
+    adapter = HfSeq2Seq(random(make))
+    with torch.no_grad():
+        conformance.soft_beams_tend_to_the_hard(adapter(SOURCE), time=3, eos=adapter.eos)
+
+
+@families
+def test_fast_soft_beams_equal_the_reference(make):
+    adapter = HfSeq2Seq(random(make))
+    conformance.fast_soft_beams_equal_the_reference(adapter, SOURCE, [3, 2], adapter.eos)
+
+
+@families
+def test_gradients_through_the_mixed_cache(make):
+    adapter = HfSeq2Seq(random(make))
+    adapter.tokens.padding_idx = None  # of padding there is none on purpose: see the next test
+    costs = torch.rand(2, 3, 12, generator=torch.Generator().manual_seed(1)).double()
+    table_and_first_attention = list(adapter.model.get_decoder().parameters())[:6]
+    parameters = [p for p in table_and_first_attention if p.requires_grad]
+
+    def loss(*_):
+        return soft_beam_loss(adapter(SOURCE), costs, k=2, alpha=0.5)
+
+    assert torch.autograd.gradcheck(loss, parameters, check_undefined_grad=False, fast_mode=True)
+
+
+@families
+def test_looking_up_padding_has_no_gradient_as_in_the_models_own_training(make):
+    adapter = HfSeq2Seq(random(make))
+    adapter.embedding().sum().backward()
+    rows = adapter.tokens.weight.grad.abs().sum(1)
+    fixed = adapter.tokens.padding_idx
+    assert [i for i, row in enumerate(rows) if row == 0] == ([] if fixed is None else [fixed])
+
+
+@families
+def test_padding_and_the_order_of_the_batch_change_nothing(make):
+    adapter, limits = HfSeq2Seq(random(make)), torch.tensor([4, 4])
+    whole = beam_search(adapter(SOURCE), k=2, lengths=limits)
+    wide = beam_search(adapter(pad(SOURCE, (0, 2))), k=2, lengths=limits)
+    back = beam_search(adapter(SOURCE.flip(0)), k=2, lengths=limits)
+    alone = beam_search(adapter(SOURCE[1:, :2]), k=2, lengths=limits[1:])
+    torch.testing.assert_close(wide.scores, whole.scores)
+    torch.testing.assert_close(back.scores.flip(0), whole.scores)
+    torch.testing.assert_close(alone.scores, whole.scores[1:])
+    assert torch.equal(wide.tokens, whole.tokens) and torch.equal(alone.tokens, whole.tokens[1:])
+
+
+@pytest.mark.parametrize("make,seed", [(marian, 6), (bart, 6), (t5, 0)])
+def test_searches_are_those_of_generate(make, seed):
+    """On 200 sources; with these seeds the outputs differ, and some of them end."""
+    adapter, source = HfSeq2Seq(random(make, seed)), sources(200)
+    greedy_equals_generate(adapter, inputs(adapter, source), source)
+    beams_equal_generate(adapter, inputs(adapter, source), source)
+    ending_beams_equal_generate(adapter, inputs(adapter, source), source)
+
+
+@families
+@pytest.mark.parametrize(
+    "objective",
+    [
+        DirectLoss(k=2, finish=True),
+        TwoPassScheduledSampling(gold=Constant(value=0.0), gold_epochs=0),
+    ],
+    ids=lambda o: type(o).__name__,
+)
+def test_objectives_reach_every_parameter(make, objective):
+    adapter = HfSeq2Seq(random(make)).train()
+    target = torch.cat([TARGET[:, :3], torch.full((2, 1), adapter.eos)], 1)
+    batch = Batch(SOURCE, target, torch.ones_like(target, dtype=torch.bool))
+    objective(adapter, batch, now=Moment(), rng=torch.Generator()).total.backward()
+    for name, parameter in adapter.named_parameters():
+        shift = name.endswith("k_proj.bias")  # adds the same to all scores of an attention
+        unread = name == "model.model.shared.weight"  # by Marian and BART while nothing is tied
+        if parameter.requires_grad and not shift and not unread:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_errors():
+    with pytest.raises(UserError, match="GPT2LMHeadModel is no encoder-decoder"):
+        HfSeq2Seq(gpt2())
+    model = marian()
+    with pytest.raises(ValueError, match="17 positions; the model has 16"):
+        beam_search(HfSeq2Seq(model)(SOURCE), k=1, lengths=torch.tensor([17, 17]))
+    model.gradient_checkpointing_enable()
+    with pytest.raises(UserError, match="gradient checkpointing"):
+        HfSeq2Seq(model)

@@ -1,0 +1,148 @@
+"""The tutorials are true: their files are made, their commands run, what they show is printed."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from softbeam.cli import main
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+FENCE = re.compile(r"^```(\S+)(?: \w+)?\n(?::caption: (\S+)\n\n)?(.*?)^```$", re.M | re.S)
+EXIT_CODE = re.compile(r"# exit code (\d)$")
+
+
+class Block(NamedTuple):
+    """A fenced block: a file if it has a caption, commands (sh), Python, or what they print."""
+
+    kind: str
+    caption: str
+    text: str
+
+
+class Ran(NamedTuple):
+    line: str
+    code: int
+    output: str
+
+
+def blocks(page: str) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall((TUTORIALS / page).read_text("utf-8"))]
+
+
+def lines_of(commands: str) -> list[str]:
+    return [line for line in commands.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def run(line: str) -> Ran:
+    """A command of ours in this process, to save the time of starting; any other in a shell."""
+    out = io.StringIO()
+    if line.startswith("softbeam "):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = main(shlex.split(line, comments=True)[1:])
+        return Ran(line, code, out.getvalue())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+    return Ran(line, done.returncode, done.stdout + done.stderr)
+
+
+def play(page: str) -> list[Ran]:
+    """Do all that a page says, in the current folder, and check each output that it shows."""
+    ran: list[Ran] = []
+    since, names = 0, {}
+    for block in blocks(page):
+        if block.caption:
+            Path(block.caption).write_text(block.text, encoding="utf-8")
+        elif block.kind == "sh":
+            since = len(ran)
+            for line in lines_of(block.text):
+                ran.append(run(line))
+                wanted = EXIT_CODE.search(line)
+                assert ran[-1].code == int(wanted[1] if wanted else 0), ran[-1]
+        elif block.kind == "python":
+            exec(compile(block.text, page, "exec"), names)
+        else:
+            assert block.kind == "text"
+            missing = unlike(block.text, "".join(one.output for one in ran[since:]))
+            assert not missing, (missing, ran[since:])
+    return ran
+
+
+def unlike(shown: str, printed: str) -> list[str]:
+    """The shown lines that no printed line is like."""
+    known = {shape(line) for line in printed.splitlines()}
+    return [line for line in shown.splitlines() if line.strip() and shape(line) not in known]
+
+
+def shape(line: str) -> str:
+    """A line without what a seed or a machine may change: numbers, labels, sequences."""
+    line = re.sub(r"[-+]?\d[\d.,]*(e[-+]\d+)?", "#", line)
+    return " ".join(re.sub(r"\b[A-Z]+\b", "A", line).split())
+
+
+def figure(ran: list[Ran], words: str, name: str = "accuracy") -> float:
+    (output,) = (one.output for one in ran if words in one.line)
+    (value,) = re.findall(rf"^{name} +([\d.]+)$", output, flags=re.M)
+    return float(value)
+
+
+@pytest.mark.slow
+def test_tagging(tmp_path, monkeypatch):
+    """The story that the page tells is the one that happens."""
+    monkeypatch.chdir(tmp_path)
+    ran = play("tagging.md")
+    greedy = figure(ran, "evaluate runs/start --search greedy")
+    local = figure(ran, "evaluate runs/local")
+    best = figure(ran, "evaluate runs/global")
+    assert 70 < greedy < 90 and greedy < local <= best and best > 99
+    decoded = [one.output for one in ran if "decode runs/global" in one.line]
+    assert decoded[0].splitlines()[1] == "DET NOUN VERB DET NOUN PUNCT"
+    assert Path("report.html").read_text("utf-8").count("train train.conll; dev dev.conll") == 3
+    assert len(ran) >= 14
+
+
+@pytest.mark.slow
+def test_sampling(real, tmp_path, monkeypatch):
+    real("sapiens-vh")  # or a skip that says why
+    monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    ran = play("sampling.md")
+    (scores,) = (one.output.splitlines() for one in ran if "score --mlm" in one.line)
+    human, mouse = (float(line.split()[0]) for line in scores)
+    assert human > mouse + 15
+    (table,) = (one.output for one in ran if "humanized" in one.line)
+    lowest = next(line for line in table.splitlines() if shape(line).startswith("# # #")).split()[
+        -1
+    ]
+    given = "EVQLQQSGPELVKPGASVKISCKAS"
+    changed = sum(a != b for a, b in zip(lowest, given, strict=True))
+    assert 1 <= changed <= 10
+    again = run(f"softbeam score --mlm sapiens-vh --text {lowest}").output
+    assert float(again.split()[0]) > mouse + 2 * changed  # each change cost 2
+    assert len(ran) >= 10
+
+
+def test_a_wrong_page_is_seen(tmp_path, monkeypatch):
+    """Must fail: a command that ends otherwise, an output that is not printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "TUTORIALS", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nsoftbeam --version\necho 1 A\n```\n\n```text\n2 B\nsoftbeam 9.9\n```\n")
+    assert [one.output for one in play("page.md")][1] == "1 A\n"
+    page.write_text("```sh\nsoftbeam nonsense  # exit code 2\n```\n")
+    assert "no command 'nonsense'" in play("page.md")[0].output
+    page.write_text("```sh\nsoftbeam nonsense\n```\n")
+    with pytest.raises(AssertionError):
+        play("page.md")
+    page.write_text("```sh\necho one\n```\n\n```text\ntwo\n```\n")
+    with pytest.raises(AssertionError):
+        play("page.md")

@@ -1,0 +1,242 @@
+"""The fast forms equal the plain reference: values to 1e-6, gradients to 1e-5, in float64."""
+
+import json
+
+import pytest
+import torch
+
+from softbeam.experiments.bench import soft_beam as bench
+from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.relaxations import soft_topk
+from softbeam.search.soft.beam import REFERENCE, Form
+from softbeam.search.soft.fused import SharedTable, SoftSums, blocked_topk
+from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
+from softbeam.types import ReadoutDecoder
+from support.toys import ToyDecoder
+
+EOS = 2
+
+
+class ReadoutToy(ToyDecoder):
+    """The toy decoder with its output layer in view."""
+
+    @property
+    def output_layer(self):
+        return 2.0 * self.out, self.out_bias
+
+    def advance(self, state, emb):
+        _, state = super().step(state, emb)
+        return state[0][0], state
+
+
+def random_costs(batch: int, time: int, vocab: int) -> torch.Tensor:
+    g = torch.Generator().manual_seed(5)
+    return torch.rand(batch, time, vocab, generator=g, dtype=torch.float64)
+
+
+def value_and_gradients(toy, decoder, costs, *, alpha, form, maximum=False, **options):
+    beam = soft_beam(decoder, costs, alpha=alpha, form=form, **options)
+    value = (expected_score if maximum else expected_cost)(beam, alpha)
+    weights = torch.arange(1.0, 1 + len(value), dtype=value.dtype)
+    grads = torch.autograd.grad((value * weights).sum(), list(toy.parameters()))
+    return value.detach(), grads
+
+
+def assert_equal_to_reference(toy, costs, *, form, normalize=False, **options):
+    decoder = LocallyNormalized(toy) if normalize else toy
+    plain = Form(reference=True, score=form.score, detach_threshold=form.detach_threshold)
+    value, grads = value_and_gradients(toy, decoder, costs, form=form, **options)
+    expected, expected_grads = value_and_gradients(toy, decoder, costs, form=plain, **options)
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-6)
+    for got, want in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+decoders = pytest.mark.parametrize("kind", [ToyDecoder, ReadoutToy])
+endings = pytest.mark.parametrize("eos", [None, EOS])
+
+
+@decoders
+@endings
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("k,alpha", [(1, 0.5), (3, 0.2), (3, 50.0), (5, 2.0)])
+def test_dense_equals_the_reference(kind, eos, normalize, k, alpha):
+    toy, costs = kind(vocab=7, batch=3, seed=k), random_costs(3, 4, 7)
+    lengths = torch.tensor([4, 2, 3])
+    for form in (Form(), Form(checkpoint=True)):
+        assert_equal_to_reference(
+            toy, costs, form=form, normalize=normalize, k=k, alpha=alpha, eos=eos, lengths=lengths
+        )
+
+
+@decoders
+@endings
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("alpha,scale", [(1.0, 1.0), (30.0, 1.0), (4.0, 9.0)])
+def test_pooled_equals_the_reference_whether_or_not_it_falls_back(
+    kind, eos, normalize, alpha, scale
+):
+    toy, costs = kind(vocab=40, batch=3, scale=1.5 * scale**0.5), random_costs(3, 4, 40)
+    form = Form(candidates=24, tolerance=1e-9)
+    assert_equal_to_reference(toy, costs, form=form, normalize=normalize, k=3, alpha=alpha, eos=eos)
+
+
+@decoders
+@endings
+def test_the_pool_is_used_where_it_suffices_and_its_bound_is_one(kind, eos):
+    """The bound is above the mass that the reference puts outside the pool, and below 1e-3."""
+    toy, costs = kind(vocab=60, batch=2, scale=4.0, seed=3), random_costs(2, 1, 60)
+    tolerance = 1e-3
+    beam = soft_beam(
+        toy, costs, k=3, alpha=6.0, eos=eos, form=Form(candidates=30, tolerance=tolerance)
+    )
+    assert (beam.dropped > 0).all() and (beam.dropped <= tolerance).all()
+    scores, _ = toy.step(*toy.start())
+    p = soft_topk(scores[:, None], 3, 6.0)[:, :, 0]
+    best = p.sort(-1, descending=True).values
+    diagnosed = soft_beam(
+        toy,
+        costs,
+        k=3,
+        alpha=6.0,
+        eos=eos,
+        form=Form(candidates=30, tolerance=tolerance, diagnostics=True),
+    )
+    size = diagnosed.p.shape[-1] - (eos is not None)
+    chosen = scores.topk(size).indices[:, None].expand(-1, 3, -1)
+    outside = 1 - p.gather(-1, chosen).sum(-1)
+    assert size < 60 and (outside.amax(-1) <= beam.dropped + 1e-15).all()
+    assert (best[..., :size].sum(-1) >= 1 - tolerance).all()
+
+
+def test_a_flat_distribution_falls_back_to_the_dense_form():
+    toy, costs = ReadoutToy(vocab=60), random_costs(1, 3, 60)
+    beam = soft_beam(toy, costs, k=3, alpha=1e-3, form=Form(candidates=20))
+    torch.testing.assert_close(beam.dropped, torch.zeros(1, dtype=torch.float64))
+    reference = soft_beam(toy, costs, k=3, alpha=1e-3, form=REFERENCE)
+    torch.testing.assert_close(beam.score, reference.score)
+
+
+@decoders
+@endings
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("candidates", [None, 20])
+def test_cost_augmented_forms_equal_the_reference(kind, eos, normalize, candidates):
+    toy, costs = kind(vocab=30, batch=2, scale=3.0), random_costs(2, 3, 30)
+    form = Form(candidates=candidates, tolerance=1e-9)
+    assert_equal_to_reference(
+        toy,
+        costs,
+        form=form,
+        normalize=normalize,
+        k=3,
+        alpha=9.0,
+        eos=eos,
+        cost_scale=0.7,
+        maximum=True,
+    )
+
+
+@endings
+@pytest.mark.parametrize("candidates", [None, 20])
+@pytest.mark.parametrize("options", [{"score": "hard"}, {"detach_threshold": True}])
+def test_options_mean_the_same_in_every_form(eos, candidates, options):
+    toy, costs = ReadoutToy(vocab=30, batch=2, scale=3.0), random_costs(2, 3, 30)
+    form = Form(candidates=candidates, tolerance=1e-9, **options)
+    assert_equal_to_reference(toy, costs, form=form, k=3, alpha=9.0, eos=eos)
+
+
+@endings
+@pytest.mark.parametrize("candidates", [None, 4])
+def test_a_second_backward_pass_gives_the_same_gradients(eos, candidates):
+    """What a table gathered in one pass must not leak into the next, complete or not."""
+    toy, costs = ReadoutToy(vocab=6, batch=2), random_costs(2, 3, 6)
+    form = Form(candidates=candidates, tolerance=0.9)
+    loss = soft_beam_loss(toy, costs, k=2, alpha=1.0, eos=eos, form=form).sum()
+    some = torch.autograd.grad(loss, [toy.bos], retain_graph=True)
+    first = torch.autograd.grad(loss, list(toy.parameters()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(toy.parameters()))
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(some[0], first[[n for n, _ in toy.named_parameters()].index("bos")])
+
+
+@pytest.mark.parametrize("frozen", ["E", "out"])
+def test_frozen_tables_get_no_gradient_and_the_rest_does(frozen):
+    toy, costs = ReadoutToy(vocab=6, batch=2), random_costs(2, 3, 6)
+    for form in (REFERENCE, Form(), Form(candidates=4, tolerance=0.9)):
+        getattr(toy, frozen).requires_grad_(False)
+        toy.zero_grad()
+        soft_beam_loss(toy, costs, k=2, alpha=1.0, form=form).sum().backward()
+        for name, value in toy.named_parameters():
+            assert (value.grad is None) == (name == frozen)
+
+
+@pytest.mark.parametrize("candidates", [None, 4])
+def test_very_large_alpha_in_float32_is_hard(candidates):
+    toy, costs = ReadoutToy(vocab=6, batch=2).float(), random_costs(2, 3, 6).float()
+    form = Form(candidates=candidates)
+    for shift in (0.0, 1000.0):
+        with torch.no_grad():
+            toy.out_bias.add_(shift)
+        fast, plain = (
+            soft_beam_loss(toy, costs, k=3, alpha=1e12, form=f) for f in (form, REFERENCE)
+        )
+        torch.testing.assert_close(fast, plain, rtol=1e-3, atol=1e-3)
+
+
+def test_soft_sums_gradcheck():
+    g = torch.Generator().manual_seed(0)
+    scores, c, bias, table, costs = (
+        torch.randn(*shape, generator=g, dtype=torch.float64).requires_grad_()
+        for shape in [(2, 2, 5), (2, 3, 2), (2, 2), (5, 3), (2, 5)]
+    )
+
+    def sums(scores, c, bias, table):
+        shared = SharedTable(table)
+        return SoftSums.apply(scores, c, bias, shared.token, shared, costs.detach(), 0.7, EOS)
+
+    assert torch.autograd.gradcheck(sums, (scores, c, bias, table))
+
+
+def test_nothing_of_the_size_of_p_is_kept_between_steps():
+    """The largest tensor saved for backward is a step's scores, not beam times as many."""
+    toy, costs = ReadoutToy(vocab=50, batch=2), random_costs(2, 4, 50)
+    sizes = {}
+    for name, form in (("dense", Form()), ("reference", REFERENCE)):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, kept=kept: kept.append(t.numel()) or t, lambda t: t
+        ):
+            soft_beam_loss(toy, costs, k=3, alpha=0.5, form=form)
+        sizes[name] = max(kept)
+    assert sizes["reference"] == 2 * 3 * 3 * 50
+    assert sizes["dense"] == 2 * 3 * 50
+
+
+@pytest.mark.parametrize("vocab,n", [(5, 5), (1000, 3), (1030, 3), (5000, 16), (1284, 16)])
+def test_blocked_topk_is_topk(vocab, n):
+    scores = torch.randn(6, vocab, generator=torch.Generator().manual_seed(n))
+    torch.testing.assert_close(blocked_topk(scores, n), scores.topk(n).indices)
+
+
+def test_decoders_show_their_output_layer():
+    assert isinstance(ReadoutToy(vocab=4), ReadoutDecoder)
+    assert not isinstance(ToyDecoder(vocab=4), ReadoutDecoder)
+    model = bench.LstmModel(7, hidden=4, batch=2)
+    assert isinstance(model, ReadoutDecoder)
+    target = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    state, emb = model.start()
+    for t in range(3):
+        scores, state = model.step(state, emb)
+        torch.testing.assert_close(scores, model.forced(target)[:, t])
+        emb = model.embedding[target[:, t]]
+
+
+@pytest.mark.slow
+def test_the_benchmark_reports_every_form():
+    out = bench.run(vocab=(10,), k=(2,), repeats=1)
+    (row,) = out["rows"]
+    for key in ("ce_s", "reference_s", "dense_s", "pooled_s", "dense_ratio", "dropped_bound"):
+        assert row[key] >= 0
+    assert set(row["peak_mb"]) == set(bench.FORMS)
+    json.dumps(out)

@@ -1,0 +1,178 @@
+"""A folder of small good things, and ways to break a file of it, for the corpus of bad input."""
+
+import argparse
+import io
+import json
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from cli.test_cli import write_conll
+from reports.test_page_in_a_browser import record
+from softbeam.cli import main
+from softbeam.reports.charts import lines_svg
+from support.tiny_bert import write_letter_mlm
+from training.test_fairseq import files as fairseq_files
+
+Change = Callable[[bytes], bytes]
+GERMAN = ["der Hund bellt", "die Katze schläft", "der Vogel singt laut", "ein Hund schläft"]
+ENGLISH = ["the dog barks", "the cat sleeps", "the bird sings loudly", "a dog sleeps"]
+SHORT = "--pretrain.epochs 1 --pretrain.warmup 0 --quiet --threads 1".split()
+WHOLE = "--data.subwords 0 --data.min_count 1".split()
+PAIRS = "--data.source de.txt --data.target en.txt".split()
+PAIRS += "--data.dev_source de.txt --data.dev_target en.txt".split()
+TAGS = "train tagging --data.train train.conll --data.dev dev.conll --model.hidden 8".split()
+SAMPLE = "sample --mlm mlm --text A[MASK]C --chains 2 --sweeps 4 --burn-in 1 --quiet".split()
+WORDS = "abacus bet cab dab ebb fad gab had ibis jab kit lab mad nab oat pad".split()
+PHONES = "B AE1 T".split()
+DATA = ("train.conll", "dev.conll", "de.txt", "en.txt")  # what the runs were trained on
+
+
+def make_good(folder: Path) -> Path:
+    """Data files, runs, a run and samples that were stopped, a masked LM, a fairseq checkpoint."""
+    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+        write_conll(Path("train.conll"), 4)
+        write_conll(Path("dev.conll"), 1)
+        Path("in.txt").write_text("the cat runs\na dog sleeps\n")
+        for name, lines in (("de.txt", GERMAN), ("en.txt", ENGLISH)):
+            Path(name).write_text("".join(f"{line}\n" for line in lines * 3), encoding="utf-8")
+        Path("cmu.dict").write_text("".join(f"{w} {' '.join(PHONES)}\n" for w in WORDS))
+        succeed(*TAGS, *SHORT, "--out", "run")
+        small = "--model.width 8 --model.layers 1 --model.heads 2 --model.longest 24".split()
+        succeed("train", "transformer-translation", *PAIRS, *WHOLE, *small, *SHORT, "--out", "mt")
+        succeed("train", "masked-translation", *PAIRS, *WHOLE, *small, *SHORT, "--out", "cm")
+        pieces = "--data.subwords 60 --model.hidden 8 --model.embedding 8".split()
+        succeed("train", "translation", *PAIRS, *pieces, *SHORT, "--out", "bpe")
+        write_letter_mlm(Path("mlm"))
+        succeed(*SAMPLE, "--out", "done.jsonl")
+        make_tables(Path("tables"))
+        Path("fairseq").mkdir()
+        fairseq_files(Path("fairseq"))
+        for side in ("de", "en"):
+            Path(f"fairseq/dict.{side}.txt").rename(f"fairseq/{side}.txt")
+        for place in ("softbeam.training.loop.finish", "softbeam.sampling.texts.summary.finish"):
+            patch.setattr(place, interrupt)
+        assert main([*TAGS, *SHORT, "--out", "stopped"]) == 130
+        assert main([*SAMPLE, "--checkpoint-every", "0", "--out", "stopped.jsonl"]) == 130
+    return folder
+
+
+def make_tables(folder: Path) -> None:
+    """What `reproduce` leaves: a table with a claim, and a figure."""
+    folder.mkdir()
+    record(folder / "table-5.3.json")
+    made = {
+        "target": "figure-6.2",
+        "text": "x",
+        "claims": [],
+        "files": ["elsewhere/figure-6.2.svg"],
+    }
+    (folder / "figure-6.2.json").write_text(json.dumps(made))
+    svg = lines_svg("sweep", "energy", [("a", [1, 2], [3.0, 4.0])])
+    (folder / "figure-6.2.svg").write_text(svg, encoding="utf-8")
+
+
+def succeed(*words: str) -> None:
+    assert main(list(words)) == 0, words
+
+
+def interrupt(*args, **options) -> None:
+    raise KeyboardInterrupt
+
+
+# Ways to break a file: each takes its bytes and gives others
+
+
+def cut(share: float = 0.5) -> Change:
+    """The first part alone."""
+    return lambda content: content[: int(len(content) * share)]
+
+
+def recoded(encoding: str) -> Change:
+    """The same text in another encoding."""
+    return lambda content: content.decode("utf-8").encode(encoding)
+
+
+def replaced(old: str, new: str) -> Change:
+    """Other text in its place; the old text must be there."""
+
+    def change(content: bytes) -> bytes:
+        assert old.encode() in content, (old, content[:2000])
+        return content.replace(old.encode(), new.encode())
+
+    return change
+
+
+def as_json(change: Callable[[dict], object]) -> Change:
+    """A change of the file's JSON object."""
+
+    def changed(content: bytes) -> bytes:
+        value = json.loads(content)
+        change(value)
+        return json.dumps(value).encode()
+
+    return changed
+
+
+def set_key(name: str, value: object) -> Callable[[dict], object]:
+    return lambda found: found.update({name: value})
+
+
+def line(number: int, change: Change) -> Change:
+    """A change of one line, counted from 0."""
+
+    def changed(content: bytes) -> bytes:
+        lines = content.splitlines()
+        lines[number] = change(lines[number])
+        return b"".join(each + b"\n" for each in lines)
+
+    return changed
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], object], *, keep: bool = True) -> Change:
+    """A change of the tensors of a safetensors file, which keeps its facts unless told not to."""
+
+    def changed(content: bytes) -> bytes:
+        found = load(content)
+        change(found)
+        return save(found, metadata=metadata(content) if keep else None)
+
+    return changed
+
+
+def facts(change: Callable[[dict], object]) -> Change:
+    """A change of the facts in a checkpoint."""
+
+    def changed(content: bytes) -> bytes:
+        found = json.loads(metadata(content)["facts"])
+        change(found)
+        return save(load(content), metadata={"facts": json.dumps(found)})
+
+    return changed
+
+
+def metadata(content: bytes) -> dict[str, str]:
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]).get("__metadata__", {})
+
+
+def fairseq(change: Callable[[dict], object]) -> Change:
+    """A change of a fairseq checkpoint's content: its model and args."""
+
+    def changed(content: bytes) -> bytes:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            found = torch.load(io.BytesIO(content), weights_only=True)
+        change(found)
+        torch.save(found, made := io.BytesIO())
+        return made.getvalue()
+
+    return changed
+
+
+def first(found: dict[str, torch.Tensor], beginning: str = "") -> str:
+    """The first tensor's name, of those that begin so and are matrices or vectors."""
+    return next(name for name in sorted(found) if name.startswith(beginning) and found[name].dim())

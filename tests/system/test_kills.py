@@ -1,0 +1,232 @@
+"""Killed at any moment, a command goes on to the bytes it would have written."""
+
+import json
+import os
+import random
+import shutil
+import signal
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from softbeam.cli import main
+from softbeam.runtime import files
+from softbeam.runtime.files import load_checkpoint
+from softbeam.sampling.texts.files import checkpoint_of, read_header, read_samples
+from softbeam.training.runs import read_metrics
+from support.forked_commands import (
+    OF_A_GRID,
+    OF_SAMPLING,
+    OF_TRAINING,
+    Aim,
+    Nursery,
+    enough,
+    killed,
+)
+from support.small_runs import files_of, result, sample_words, train_words, write_data
+
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+# Training
+
+
+def kill_training(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Counter[str]:
+    """Runs killed so many times in all; returns where they were hit."""
+    data, whole = write_data(folder), folder / "whole"
+    assert nursery.life(train_words(data, whole)).code == 0
+    epochs = [row["value"] for row in result(whole)[1] if row["kind"] == "dev"]
+    assert max(epochs) > epochs[0], "or the best weights would be the first"
+    hits, rng, numbers = Counter[str](), random.Random(seed), count()
+    while not enough(hits, OF_TRAINING, kills):
+        out = folder / f"killed-{next(numbers)}"
+        words = train_words(data, out, "--resume")
+        killed(nursery, words, OF_TRAINING, hits, kills=kills, rng=rng)
+        assert result(out) == result(whole), hits
+        assert files_of(out) == files_of(whole), "nothing half-made is left"
+    return hits
+
+
+@pytest.mark.slow
+def test_killed_training_ends_with_the_same_weights_log_and_summary(nursery, tmp_path):
+    """The short form; `make soak` kills 20 times."""
+    assert set(kill_training(nursery, tmp_path, kills=6, seed=1)) >= set(OF_TRAINING)
+
+
+@pytest.mark.slow
+def test_every_state_that_a_kill_can_leave_goes_on(tmp_path, monkeypatch):
+    """A copy of the folder after each change to it; from each copy the run ends the same.
+
+    Kills in time seldom fall between two changes that are a millisecond apart.
+    """
+    data, out, copies = write_data(tmp_path), tmp_path / "run", []
+
+    def then_copied(plain):
+        def changed(*args):
+            plain(*args)
+            if out.exists():
+                copies.append(shutil.copytree(out, tmp_path / f"copy-{len(copies)}"))
+
+        return changed
+
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "replace"), (os, "unlink"), (files.Growing, "append")):
+            patch.setattr(owner, name, then_copied(getattr(owner, name)))
+        assert main(train_words(data, out, *SHORT)) == 0
+    stages = Counter(row["stage"] for row in read_metrics(out) if row["kind"] == "dev")
+    assert stages == {"pretrain": 2, "finetune": 1}, "patience ended the first stage"
+    changed = [one for one, two in zip(copies, copies[1:], strict=False) if differ(one, two)]
+    assert len(changed) > 15
+    wanted = result(out)
+    for copy in [*changed, copies[-1]]:
+        assert main(train_words(data, copy, "--resume", *SHORT)) == 0
+        assert result(copy) == wanted, copy
+        assert files_of(copy) == files_of(out)
+
+
+# The second epoch is worse than the first and ends the stage; the third would be better than both.
+SHORT = ["--pretrain.epochs", "4", "--pretrain.patience", "1", "--pretrain.tokens", "100"]
+SHORT += ["--pretrain.lr", "0.1", "--finetune.epochs", "1", "--checkpoint_every", "100"]
+
+
+def differ(one: Path, two: Path) -> bool:
+    return {p.name: p.read_bytes() for p in one.iterdir()} != {
+        p.name: p.read_bytes() for p in two.iterdir()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), STOPS)
+def test_a_signal_lets_training_finish_its_update(nursery, tmp_path, signum, code):
+    data, out, whole = write_data(tmp_path), tmp_path / "run", tmp_path / "whole"
+    end = nursery.life(train_words(data, out), Aim("update", 4, signum=signum))
+    assert (end.code, end.hit) == (code, "update")
+    assert end.said == (
+        f"softbeam train: stopped after a whole update; --resume goes on with {out}\n"
+    )
+    assert load_checkpoint(out / "checkpoint.safetensors")[1]["update"] == 4
+    assert nursery.life(train_words(data, out, "--resume")).code == 0
+    assert nursery.life(train_words(data, whole)).code == 0
+    assert result(out) == result(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), STOPS)
+def test_a_signal_at_the_start_ends_at_once_with_a_sentence(nursery, tmp_path, signum, code):
+    words = train_words(write_data(tmp_path), tmp_path / "run")
+    end = nursery.life(words, Aim("loading", signum=signum))
+    assert (end.code, end.said) == (code, "softbeam train: interrupted\n")
+    assert not (tmp_path / "run").exists()
+
+
+# Sampling
+
+
+def kill_sampling(nursery: Nursery, mlm: Path, folder: Path, *, kills: int, seed: int):
+    """The same for files of samples; after each kill there is nothing but whole lines to read."""
+    whole = folder / "whole.jsonl"
+    assert nursery.life(sample_words(mlm, whole)).code == 0
+    expected = list(read_samples(whole))
+    hits, rng, numbers = Counter[str](), random.Random(seed), count()
+    while not enough(hits, OF_SAMPLING, kills):
+        out = folder / f"killed-{next(numbers)}.jsonl"
+
+        def readable(out=out):
+            if out.exists():
+                assert read_header(out) == read_header(whole)
+                found = list(read_samples(out))
+                assert found == expected[: len(found)]
+
+        words = sample_words(mlm, out, "--resume")
+        killed(nursery, words, OF_SAMPLING, hits, kills=kills, rng=rng, after=readable)
+        assert out.read_bytes() == whole.read_bytes(), hits
+        assert not [p for p in folder.iterdir() if "part" in p.name or "checkpoint" in p.name]
+    return hits
+
+
+@pytest.mark.slow
+def test_killed_sampling_ends_with_the_same_file(nursery, letters_mlm, tmp_path):
+    assert set(kill_sampling(nursery, letters_mlm, tmp_path, kills=6, seed=1)) >= set(OF_SAMPLING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), STOPS)
+def test_a_signal_lets_sampling_finish_its_sweep(nursery, letters_mlm, tmp_path, signum, code):
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "s.jsonl"
+    end = nursery.life(sample_words(letters_mlm, out), Aim("lines", 4, signum=signum))
+    assert (end.code, end.hit) == (code, "lines")
+    assert end.said == (
+        f"softbeam sample: stopped after a whole sweep; --resume goes on with {out}\n"
+    )
+    assert out.read_bytes().endswith(b"\n") and checkpoint_of(out).exists()
+    assert len(list(read_samples(out))) == 4 * 4
+    for path in (out, whole):
+        assert nursery.life(sample_words(letters_mlm, path, "--resume")).code == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_an_old_summary_is_not_taken_for_that_of_new_samples(nursery, letters_mlm, tmp_path):
+    """The file is begun anew, and killed before its first checkpoint."""
+    out = tmp_path / "s.jsonl"
+    assert nursery.life(sample_words(letters_mlm, out)).code == 0
+    whole = out.read_bytes()
+    assert nursery.life(sample_words(letters_mlm, out), Aim("lines", 1)).hit == "lines"
+    assert nursery.life(sample_words(letters_mlm, out, "--resume")).code == 0
+    assert out.read_bytes() == whole
+
+
+# Grids
+
+
+def grid_words(out: Path) -> list[str]:
+    words = ["reproduce", "figure-6.1", "--preset", "tiny", "--out", str(out)]
+    return [*words, "--seeds", "1", "--jobs", "1", "--quiet"]
+
+
+def finished_cells(out: Path) -> dict[str, tuple[int, bytes]]:
+    """The time and content of each result."""
+    found = sorted((out / "results").glob("[!.]*")) if (out / "results").exists() else []
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
+def lines_of(out: Path) -> list:
+    return [panel["lines"] for panel in json.loads((out / "figure-6.1.json").read_text())["panels"]]
+
+
+def kill_a_grid(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Counter[str]:
+    """The same for a grid, whose finished cells stay as they are."""
+    whole = folder / "whole"
+    end = nursery.life(grid_words(whole))
+    assert end.code == 0, end.said
+    hits, rng, numbers = Counter[str](), random.Random(seed), count()
+    while not enough(hits, OF_A_GRID, kills):
+        out, done = folder / f"killed-{next(numbers)}", {}
+
+        def kept(out=out, done=done):
+            now = finished_cells(out)
+            assert now | done == now, "a finished cell was run again"
+            done.update(now)
+
+        killed(nursery, grid_words(out), OF_A_GRID, hits, kills=kills, rng=rng, after=kept)
+        kept()
+        assert lines_of(out) == lines_of(whole), hits
+    return hits
+
+
+@pytest.mark.slow
+def test_a_killed_grid_ends_with_the_same_figures(nursery, data_dir, tmp_path):
+    assert set(kill_a_grid(nursery, tmp_path, kills=3, seed=1)) >= set(OF_A_GRID)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), STOPS)
+def test_a_signal_ends_a_grid_and_keeps_what_is_finished(nursery, tmp_path, signum, code):
+    out = tmp_path / "grid"
+    end = nursery.life(grid_words(out), Aim("cell", 3, signum=signum))
+    assert (end.code, end.hit) == (code, "cell")
+    assert end.said == (
+        "softbeam reproduce: stopped; the same command goes on with what is finished\n"
+    )
+    assert len(finished_cells(out)) == 2

@@ -1,0 +1,31 @@
+"""Sampling takes no more memory the longer it lasts: the short form of a test of `make soak`."""
+
+import pytest
+
+from support.memory import Measured, growth, sampling, slope, watched
+
+WARM, ENOUGH = 40_000, 120_000  # bytes of samples, about 180 and 550 lines
+LIMIT = 1.0  # megabytes in between: 3 kB a line
+LEAK = """
+from softbeam import sample_files
+plain, kept = sample_files.as_line, []
+def leaky(value):
+    kept.append(bytearray(10_000))
+    return plain(value)
+sample_files.as_line = leaky
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["", LEAK], ids=["as it is", "with a leak"])
+def test_memory_does_not_grow_while_it_samples(letters_mlm, tmp_path, code):
+    out = tmp_path / "s.jsonl"
+    process = sampling(letters_mlm, out, code=code)
+    points = watched(process, out, every=0.02, enough=lambda p: p.written >= ENOUGH)
+    assert (growth(points, warm=WARM) > LIMIT) == bool(code), points[:: len(points) // 10]
+
+
+def test_a_slope_is_of_what_comes_after_the_warm_up():
+    points = [Measured(m / 10, 0, 90.0 if m < 20 else 100 + 0.3 * m / 10) for m in range(100)]
+    assert slope(points, warm=2.0) == pytest.approx(0.3)
+    assert slope(points, warm=0.0) > 1.0
