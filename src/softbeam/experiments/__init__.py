@@ -1,0 +1,1 @@
+"""Many runs: the tables of the thesis, comparisons, sweeps, the demo, benchmarks."""

@@ -1,0 +1,5 @@
+"""Networks that satisfy the protocols, and where to get trained ones."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

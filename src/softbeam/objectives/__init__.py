@@ -1,6 +1,7 @@
 """What training minimizes: settings here, which load no torch; formulas in `losses`."""
 
 from softbeam.objectives.base import Objective
+from softbeam.objectives.costs import Cost, DoubledO, Hamming, Windowed
 from softbeam.objectives.hard_beam import BeamCrf, BeamSearchOptimization
 from softbeam.objectives.likelihood import CrossEntropy, Distillation, SelfNormalized
 from softbeam.objectives.masked import UniformMasking
@@ -23,3 +24,25 @@ OBJECTIVES: tuple[type[Objective], ...] = (  # that a configuration and --object
     Distillation,
     UniformMasking,
 )
+
+__all__ = [
+    "OBJECTIVES",
+    "BeamCrf",
+    "BeamSearchOptimization",
+    "Cost",
+    "CrossEntropy",
+    "DirectLoss",
+    "Distillation",
+    "DoubledO",
+    "Hamming",
+    "HardHinge",
+    "MinimumRisk",
+    "Objective",
+    "Reinforce",
+    "ScheduledSampling",
+    "SelfNormalized",
+    "SoftHinge",
+    "TwoPassScheduledSampling",
+    "UniformMasking",
+    "Windowed",
+]

@@ -1,0 +1,1 @@
+"""Results for people: tables, verdicts, charts, the HTML page, analysis of runs."""

@@ -1,0 +1,1 @@
+"""Run safely on one machine or many: files, signals, processes, grids of cells."""

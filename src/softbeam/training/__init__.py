@@ -1,0 +1,5 @@
+"""One run: configuration, loop, checkpoints, folder, decoding, evaluation."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

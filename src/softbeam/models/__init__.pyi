@@ -1,0 +1,21 @@
+from .catalogue import load as load
+from .conditional_masked import ConditionalMlm as ConditionalMlm
+from .huggingface.causal import HfCausalLM as HfCausalLM
+from .huggingface.masked import HfMaskedLM as HfMaskedLM
+from .huggingface.seq2seq import HfSeq2Seq as HfSeq2Seq
+from .lstm import Seq2Seq as Seq2Seq
+from .masked import TransformerMlm as TransformerMlm
+from .random_field import BiLstmMrf as BiLstmMrf
+from .specs import (
+    Cmlm as Cmlm,
+)
+from .specs import (
+    Lstm as Lstm,
+)
+from .specs import (
+    Model as Model,
+)
+from .specs import (
+    Transformer as Transformer,
+)
+from .transformer import TransformerSeq2Seq as TransformerSeq2Seq
