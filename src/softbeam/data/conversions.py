@@ -1,6 +1,11 @@
-"""From what the origin of a dataset holds to the form that is used here."""
+"""Convert the original files of datasets to the files that softbeam reads.
+
+`corpora.toml` names these functions and their keyword arguments. Each takes the bytes of the
+original, and raises ValueError if they have another form than expected.
+"""
 
 import csv
+import gzip
 import hashlib
 import io
 import re
@@ -11,22 +16,30 @@ from softbeam.data.download import tar_member, zip_member
 
 
 def as_it_is(content: bytes) -> bytes:
-    """The content itself: the origin holds just what is used here."""
+    """Return the content unchanged."""
     return content
 
 
+def gunzip(content: bytes) -> bytes:
+    """Decompress a gzip file."""
+    return gzip.decompress(content)
+
+
 def sentences(text: str) -> list[list[list[str]]]:
-    """The columns of sentences with blank lines between; lines that start `#<TAB>` are left out."""
+    """Split a text at blank lines into sentences of lines of columns, without `#<TAB>` lines."""
     blocks = re.split(r"\n(?:[ \r]*\n)+", text.replace("\r\n", "\n").strip("\n"))
     lines = [[line for line in block.split("\n") if line[:2] != "#\t"] for block in blocks]
     return [[line.split("\t") for line in block] for block in lines if block]
 
 
 def tokens_and_tags(content: bytes, *, half: int | None = None) -> bytes:
-    """`token<TAB>tag` from `n<TAB>token<TAB>tag...`: all sentences, or the first or second half."""
-    found = sentences(content.decode("utf-8"))
-    middle = len(found) // 2
-    kept = {None: found, 0: found[:middle], 1: found[middle:]}[half]
+    """Convert lines `n<TAB>token<TAB>tag...` to `token<TAB>tag`.
+
+    All sentences are kept, or the first half (0) or the second (1).
+    """
+    everything = sentences(content.decode("utf-8"))
+    middle = len(everything) // 2
+    kept = {None: everything, 0: everything[:middle], 1: everything[middle:]}[half]
     if any(len(row) < 3 for sentence in kept for row in sentence):
         raise ValueError("a line has fewer than the three columns n, token and tag")
     blocks = ["".join(f"{row[1]}\t{row[2]}\n" for row in sentence) for sentence in kept]
@@ -34,7 +47,7 @@ def tokens_and_tags(content: bytes, *, half: int | None = None) -> bytes:
 
 
 def supertags(auto: bytes) -> bytes:
-    """`word<TAB>UPOS<TAB>category` from the leaves of CCGbank-style AUTO derivations."""
+    """Convert the leaves of CCGbank-style AUTO derivations to `word<TAB>UPOS<TAB>category`."""
     out: list[str] = []
     for line in auto.decode("utf-8").split("\n"):
         if line.startswith("ID="):
@@ -46,14 +59,14 @@ def supertags(auto: bytes) -> bytes:
     return "".join(out).encode("utf-8")
 
 
-def ccg(split: str, kind: str, archive: bytes) -> bytes:
-    """One split out of the treebank's tar file: its derivations (auto), or their supertags."""
+def ccg(archive: bytes, *, split: str, kind: str) -> bytes:
+    """Extract a split from the treebank's tar file: its derivations (auto) or supertags."""
     auto = tar_member(archive, f"en_ewt-ud-{split}.auto")
     return {"auto": as_it_is, "supertags": supertags}[kind](auto)
 
 
 def unquoted(archive: bytes) -> bytes:
-    """The training text out of the zip of the edition with an article in each row of a CSV file."""
+    """Extract the training text from a zip file that holds a CSV file with an article per row."""
     text = zip_member(archive, "*train*").decode("utf-8")
     limit = csv.field_size_limit(len(text) + 1)  # articles pass the module's usual limit
     try:
@@ -61,7 +74,7 @@ def unquoted(archive: bytes) -> bytes:
     finally:
         csv.field_size_limit(limit)
     if any(len(row) != 1 for row in rows):
-        raise ValueError("a row of the CSV file has other than one column")
+        raise ValueError("a row of the CSV file does not have exactly one column")
     return "".join(row[0] for row in rows).encode("utf-8")
 
 
@@ -96,9 +109,10 @@ def component_of(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 @lru_cache(maxsize=1)  # the three splits are fetched one after the other
 def tatoeba_splits(archive: bytes) -> dict[str, bytes]:
-    """Each split as `german<TAB>english`: whole components, by the MD5 of the smallest sentence.
+    """Split the sentence pairs, as `german<TAB>english`, into valid, test and train.
 
-    Of a thousand values of the digest 15 are valid, the next 15 test and the others train.
+    A connected component stays together. The MD5 of its smallest English sentence, modulo 1000,
+    decides: 0 to 14 is valid, 15 to 29 test, and the others are train.
     """
     lines = zip_member(archive, "deu.txt").decode("utf-8").replace("\r\n", "\n").split("\n")
     rows = [line.split("\t") for line in lines if line]
@@ -114,6 +128,6 @@ def tatoeba_splits(archive: bytes) -> dict[str, bytes]:
     return {split: "".join(kept).encode("utf-8") for split, kept in splits.items()}
 
 
-def tatoeba(split: str, archive: bytes) -> bytes:
-    """One split of the list of pairs in upstream's zip."""
+def tatoeba(archive: bytes, *, split: str) -> bytes:
+    """Return one split of the sentence pairs in the original zip file."""
     return tatoeba_splits(archive)[split]
