@@ -11,8 +11,16 @@ import io
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from softbeam._lazy import lazy
 from softbeam.data.download import tar_member, zip_member
+
+if TYPE_CHECKING:
+    from scipy import sparse
+    from scipy.sparse import csgraph
+else:
+    sparse, csgraph = lazy("scipy.sparse"), lazy("scipy.sparse.csgraph")
 
 
 def as_it_is(content: bytes) -> bytes:
@@ -79,32 +87,28 @@ def unquoted(archive: bytes) -> bytes:
 
 
 def component_of(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """For each (en, de) pair the smallest English sentence of its connected component.
+    """For each (en, de) pair, return the smallest English sentence of its connected component.
 
-    Two pairs are connected when, lower-cased and without punctuation, they share a sentence.
+    Two pairs are connected if they share a sentence, ignoring case and punctuation.
     """
     mark = re.compile(r"[^\w\s]")
-    plain = [[mark.sub("", text.lower()).strip() for text in pair] for pair in pairs]
-    above: dict[str, str] = {}  # a forest: every sentence and the one above it
-    for en, de in plain:
-        ends = []
-        for node in (f"en {en}", f"de {de}"):
-            above.setdefault(node, node)
-            while above[node] != node:
-                above[node] = above[above[node]]
-                node = above[node]
-            ends.append(node)
-        above[ends[0]] = ends[1]
-    tops = []
-    for en, _ in plain:
-        node = f"en {en}"
-        while above[node] != node:
-            node = above[node]
-        tops.append(node)
-    smallest: dict[str, str] = {}
-    for top, (en, _) in zip(tops, pairs, strict=True):
-        smallest[top] = min(en, smallest.get(top, en))
-    return [smallest[top] for top in tops]
+    numbers: dict[tuple[int, str], int] = {}  # of each sentence, by its language
+    edges = [
+        [
+            numbers.setdefault((language, mark.sub("", text.lower()).strip()), len(numbers))
+            for language, text in enumerate(pair)
+        ]
+        for pair in pairs
+    ]
+    english, german = zip(*edges, strict=True)
+    size = (len(numbers), len(numbers))
+    graph = sparse.coo_array(([True] * len(pairs), (english, german)), shape=size)
+    _, labels = csgraph.connected_components(graph, directed=False)
+    components = [labels[number] for number in english]
+    smallest: dict[int, str] = {}
+    for component, (sentence, _) in zip(components, pairs, strict=True):
+        smallest[component] = min(sentence, smallest.get(component, sentence))
+    return [smallest[component] for component in components]
 
 
 @lru_cache(maxsize=1)  # the three splits are fetched one after the other
@@ -116,8 +120,8 @@ def tatoeba_splits(archive: bytes) -> dict[str, bytes]:
     """
     lines = zip_member(archive, "deu.txt").decode("utf-8").replace("\r\n", "\n").split("\n")
     rows = [line.split("\t") for line in lines if line]
-    if any(len(row) < 2 for row in rows):
-        raise ValueError("a line has fewer than the two columns English and German")
+    if min(map(len, rows), default=0) < 2:
+        raise ValueError("expected lines with the two columns English and German")
     pairs = [(row[0], row[1]) for row in rows]
     splits: dict[str, list[str]] = {"valid": [], "test": [], "train": []}
     for (en, de), smallest in zip(pairs, component_of(pairs), strict=True):
