@@ -1,4 +1,4 @@
-"""What `softbeam COMMAND --help` says, as a page."""
+"""Make a page of what `softbeam COMMAND --help` prints."""
 
 import contextlib
 import io
@@ -13,18 +13,18 @@ MORE = {  # commands whose own help only lists what can follow
 
 
 def page() -> str:
-    """The overview and the help of every command, each under a heading that can be linked to."""
-    os.environ["COLUMNS"] = "84"  # where argparse breaks lines
+    """Return the overview and the help of every command, each under its own heading."""
+    os.environ["COLUMNS"] = "84"  # the width at which argparse breaks lines
     parts = [block("softbeam --help", overview())]
     for command in COMMANDS:
         parts.append(f"## `softbeam {command}`\n")
         lines = [command, *MORE.get(command, [])]
-        parts += [block(f"softbeam {line} --help", said(line)) for line in lines]
+        parts += [block(f"softbeam {line} --help", help_text(line)) for line in lines]
     return "\n".join(parts)
 
 
-def said(line: str) -> str:
-    """What a command prints when it is asked for help."""
+def help_text(line: str) -> str:
+    """Return what a command prints when it is asked for help."""
     command, *words = line.split()
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):

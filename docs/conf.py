@@ -1,4 +1,4 @@
-"""The documentation site: `make docs`. Warnings are errors, and nothing is fetched."""
+"""Configure the documentation site (`make docs`): warnings are errors, nothing is downloaded."""
 
 import re
 import sys
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from sphinx.ext import autosummary
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import benchmark_tables  # noqa: E402  (beside this file)
+import api_pages  # noqa: E402  (beside this file)
+import benchmark_tables  # noqa: E402
 import command_help  # noqa: E402
 import reproduced_tables  # noqa: E402
 
@@ -26,7 +26,6 @@ version = release
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
@@ -41,8 +40,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 
-default_role = "py:obj"  # a name in backticks is a link where there is something to link to
-autosummary_generate = False
+default_role = "py:obj"  # a name in backticks becomes a link if the site describes it
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -50,19 +48,20 @@ python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 
-GENERATED = HERE / "_build" / "generated"  # what pages include that no one writes by hand
-EXTRA = HERE / "_build" / "extra"  # what stands beside them as it is: the report of all results
+GENERATED = HERE / "_build" / "generated"  # generated parts that pages include
+EXTRA = HERE / "_build" / "extra"  # files copied unchanged: the report of all results
 EXTRA.mkdir(parents=True, exist_ok=True)  # before Sphinx looks for it
 html_extra_path = ["_build/extra"]
 
 
 def generate(app: Any) -> None:
-    """The parts of pages that come from JSON and from the command line itself."""
+    """Write the parts of pages that come from JSON, from `__all__` and from the commands."""
     GENERATED.mkdir(parents=True, exist_ok=True)
     for name, text in {
         "benchmarks.md": benchmark_tables.page(HERE / "benchmarks"),
         "commands.md": command_help.page(),
         "reproduced.md": reproduced_tables.page(HERE.parent / "results"),
+        **api_pages.pages(),
     }.items():
         (GENERATED / name).write_text(text, encoding="utf-8")
     results = HERE.parent / "results"
@@ -71,14 +70,14 @@ def generate(app: Any) -> None:
 
 
 def links_from_the_root(app: Any, path: Path, parent: str, content: list[str]) -> None:
-    """Links of a file of the repository's root that a page includes, as seen from anywhere."""
+    """Make links in an included file of the repository's root (CHANGELOG) work from any page."""
     if path.parent == Path(".."):
         content[0] = re.sub(r"\]\((?![a-z]+:|[#/])", "](/../", content[0])
 
 
 def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: outside backticks, what RST takes for markup means itself."""
-    if lines and lines[0].startswith("Alias for field number"):  # Python's own words
+    """Escape what RST takes for markup in docstrings, outside backticks: they are plain text."""
+    if lines and lines[0].startswith("Alias for field number"):  # written by namedtuple
         lines.clear()
     for number, line in enumerate(lines):
         parts = re.split(r"(`[^`]*`)", line)
@@ -89,17 +88,12 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
 def without_signature(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returned: Any
 ) -> tuple[str, str] | None:
-    """A protocol is not called: (*args, **kwargs) says nothing."""
+    """Hide a protocol's (*args, **kwargs): it is not called."""
     return ("", "") if what == "class" and getattr(obj, "_is_protocol", False) else None
 
 
-def first_line(lines: list[str], settings: Any) -> str:
-    """A docstring's first line, whole: autosummary's own sentences end at "Sec."."""
-    return next((line.strip() for line in lines if line.strip()), "")
-
-
 def breakable(app: Any, tree: nodes.document, name: str) -> None:
-    """Long names in cells of tables may be broken after their parts, and nowhere else."""
+    """Let long names in cells of tables break after their parts, and nowhere else."""
     for cell in tree.findall(nodes.entry):
         for literal in cell.findall(nodes.literal):
             parts = re.split(r"(?<=[._/:])(?=\w)", literal.astext())
@@ -109,7 +103,6 @@ def breakable(app: Any, tree: nodes.document, name: str) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    autosummary.extract_summary = first_line
     app.connect("builder-inited", generate)
     app.connect("doctree-resolved", breakable)
     app.connect("include-read", links_from_the_root)
