@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
@@ -43,12 +44,46 @@ class FedDecoder(Decoder, Protocol):
     ) -> Float[Tensor, "batch time vocab"]: ...  # scores of step t given emb[:, : t + 1]; e0 first
 
 
+class Ends(NamedTuple):
+    """Where outputs end: at a limit for each row and, if there is an end mark, right after it."""
+
+    lengths: Int[Tensor, " batch"]
+    eos: int | None = None
+
+
 class Batch(NamedTuple):
-    """Examples side by side, padded on the right."""
+    """Examples side by side, padded on the right.
+
+    The mask is False at padding and also inside a target, at a label that the vocabulary does not
+    know. So the lengths are not sums of the mask: `ends` carries them from the examples, and with
+    them the end mark from the vocabulary.
+    """
 
     source: Int[Tensor, "batch source_time"]  #: 0 is padding
     target: Int[Tensor, "batch time"]
-    mask: Bool[Tensor, "batch time"]  #: True where target is real
+    mask: Bool[Tensor, "batch time"]  #: True where target is a known token
+    ends: Ends  #: lengths of the targets, and the token that ends them if there is one
+
+    @classmethod
+    def of(
+        cls,
+        source: Int[Tensor, "batch source_time"],
+        target: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        eos: int | None = None,
+    ) -> "Batch":
+        """Make a batch in which every token is known; without `lengths` there is no padding."""
+        time = target.shape[1]
+        if lengths is None:
+            lengths = torch.full_like(target[:, 0], time)
+        mask = torch.arange(time, device=target.device) < lengths[:, None]
+        return cls(source, target, mask, Ends(lengths, eos))
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """Move the tensors to a device."""
+        source, target, mask = (tensor.to(device) for tensor in self[:3])
+        return Batch(source, target, mask, Ends(self.ends.lengths.to(device), self.ends.eos))
 
 
 class Loss(NamedTuple):

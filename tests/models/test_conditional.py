@@ -187,11 +187,8 @@ def test_how_many_are_hidden_is_uniform_and_which_is_uniform():
 
 def test_the_loss_is_that_of_hidden_cells_and_lengths():
     model = toy()
-    batch = Batch(
-        source=SOURCE[:2],
-        target=torch.tensor([[3, 4, 5], [5, 6, 0]]),
-        mask=torch.tensor([[1, 1, 1], [1, 1, 0]]).bool(),
-    )
+    target = torch.tensor([[3, 4, 5], [5, 6, 0]])
+    batch = Batch.of(SOURCE[:2], target, torch.tensor([3, 2]))
     objective = UniformMasking(smoothing=0.0, length_weight=0.5)
     found = objective(model, batch, now=NOW, rng=torch.Generator().manual_seed(5))
     hidden = hidden_uniformly(batch.mask, torch.Generator().manual_seed(5))
@@ -223,7 +220,7 @@ def test_it_learns_to_reverse_with_lengths_of_its_own():
         for row, n in enumerate(lengths.tolist()):
             source[row, :n] = torch.randint(3, 9, (n,), generator=rng)
             target[row, :n] = source[row, :n].flip(0)
-        return Batch(source, target, target != 0)
+        return Batch.of(source, target, lengths)
 
     model.train()
     for update in range(500):

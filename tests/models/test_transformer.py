@@ -24,9 +24,9 @@ from softbeam.search.soft.loop import soft_beam, soft_beam_loss
 from softbeam.tensors import mix
 from softbeam.training.config import RunConfig, Search, Stage
 from softbeam.training.loop import train
-from softbeam.types import Batch, FedDecoder
+from softbeam.types import FedDecoder
 from support import conformance
-from support.objective_toys import batch_of, call
+from support.objective_toys import batch_of, call, rows_of
 from support.torch_layers import twins
 
 KINDS = [{}, {"norm_first": False, "layers": 1}]
@@ -184,7 +184,7 @@ def test_gradient_reaches_every_parameter(objective):
 def test_a_sentence_has_the_same_loss_alone_and_in_a_batch(objective):
     model, lengths = build(), [2, 5, 3]
     whole = batch_of(lengths)
-    rows = [Batch(*(part[i : i + 1, :n] for part in whole)) for i, n in enumerate(lengths)]
+    rows = [rows_of(whole, [i], n) for i, n in enumerate(lengths)]
     alone = [call(objective, model, row).total for row in rows]
     torch.testing.assert_close(call(objective, model, whole).total, sum(alone))
 

@@ -92,7 +92,7 @@ def batch_of(*sequences, width: int | None = None, fill: int = 0) -> Batch:
     width = max(len(s) for s in sequences) if width is None else width
     target = torch.tensor([[*s, *[fill] * (width - len(s))] for s in sequences])
     mask = torch.tensor([[t < len(s) for t in range(width)] for s in sequences])
-    return Batch(torch.zeros_like(target), target, mask)
+    return Batch.of(torch.zeros_like(target), target, mask.sum(1))
 
 
 SEQUENCES = [(2, 0, 1), (1, 1), (0, 2, 2), (1,)]

@@ -14,8 +14,7 @@ from softbeam.objectives.likelihood import CrossEntropy, Distillation, frozen_te
 from softbeam.objectives.risk import MinimumRisk, Reinforce
 from softbeam.schedules import Constant, Linear, Moment
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.types import Batch
-from support.objective_toys import EOS, START, Fixed, batch_of, build, call, toy_batch
+from support.objective_toys import EOS, START, Fixed, batch_of, build, call, rows_of, toy_batch
 from support.toys import ToyDecoder, plain_beam, score, sequences, step_scores
 
 
@@ -71,10 +70,7 @@ def test_gradient_reaches_every_parameter(objective):
 def test_a_sentence_has_the_same_loss_and_gradient_alone_and_in_a_batch(objective, attention):
     model, lengths = build(attention=attention), [2, 5, 3]
     whole = batch_of(lengths)
-    rows = [
-        Batch(whole.source[i : i + 1, :n], whole.target[i : i + 1, :n], whole.mask[i : i + 1, :n])
-        for i, n in enumerate(lengths)
-    ]
+    rows = [rows_of(whole, [i], n) for i, n in enumerate(lengths)]
 
     def gradients(batch):
         total = call(objective, model, batch).total
@@ -86,7 +82,7 @@ def test_a_sentence_has_the_same_loss_and_gradient_alone_and_in_a_batch(objectiv
     for values in zip(together, *alone, strict=True):
         torch.testing.assert_close(values[0], sum(values[1:]))
     order = torch.tensor([2, 0, 1])
-    moved = gradients(Batch(*(part[order] for part in whole)))
+    moved = gradients(rows_of(whole, order))
     for one, two in zip(together, moved, strict=True):
         torch.testing.assert_close(one, two)
 

@@ -12,8 +12,7 @@ from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge, gold_score
 from softbeam.schedules import Constant, InverseSigmoid, Linear, Moment
 from softbeam.search.decoders import LocallyNormalized, forced_scores
-from softbeam.types import Batch
-from support.objective_toys import EOS, Fixed, batch_of, build, call, toy_batch
+from support.objective_toys import EOS, Fixed, batch_of, build, call, rows_of, toy_batch
 from support.toys import ToyDecoder, plain_beam, score
 
 OBJECTIVES = [
@@ -100,10 +99,7 @@ def test_gradient_reaches_every_parameter(objective):
 def test_a_sentence_has_the_same_loss_and_gradient_alone_and_in_a_batch(objective, attention):
     model, lengths = build(attention=attention, encoder="bi"), [2, 5, 3]
     whole = batch_of(lengths)
-    rows = [
-        Batch(whole.source[i : i + 1, :n], whole.target[i : i + 1, :n], whole.mask[i : i + 1, :n])
-        for i, n in enumerate(lengths)
-    ]
+    rows = [rows_of(whole, [i], n) for i, n in enumerate(lengths)]
 
     def gradients(batch):
         total = call(objective, model, batch).total
@@ -137,14 +133,14 @@ def test_interpolation_adds_cross_entropy(smoothing):
 
 def test_the_target_score_is_a_plain_sum():
     decoder, target = ToyDecoder(vocab=5, seed=2), (2, 3, 4)
-    found = gold_score(LocallyNormalized(decoder), toy_batch(list(target)), None)
+    found = gold_score(LocallyNormalized(decoder), toy_batch(list(target)))
     assert found.item() == pytest.approx(score(decoder, target))
 
 
 def test_running_on_adds_padding_as_gold():
     longer = run_on(batch_of([3, 2]), 2)
     assert longer.target.shape == (2, 5) and longer.target[1].tolist()[2:] == [0, 0, 0]
-    assert longer.mask.sum(1).tolist() == [5, 4]
+    assert longer.mask.sum(1).tolist() == longer.ends.lengths.tolist() == [5, 4]
 
 
 def test_a_cost_of_ones_own():

@@ -23,6 +23,7 @@ from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
 from softbeam.types import Batch
+from support.objective_toys import rows_of
 from support.processes import module, run_together, torchrun, workers
 from training.test_loop import gradients, write_tagging
 
@@ -46,11 +47,11 @@ for config in sorted(Path(sys.argv[1]).glob("*.yaml")):
 def descended(config: RunConfig, out: Path) -> None:
     """Weights after plain gradient descent, whose steps have the gradients' size (not Adam's)."""
     source = torch.tensor([[2, 3, 4, 5], [3, 4, 0, 0], [5, 0, 0, 0]])
-    whole = Batch(source, source % 3, source != 0)
-    groups = [[whole, whole], [Batch(*(t[1:2] for t in whole))]]  # at last one sentence
+    whole = Batch.of(source, source % 3, (source != 0).sum(1))
+    groups = [[whole, whole], [rows_of(whole, [1])]]  # at last one sentence
     with ranks.joined():
         own = slice(ranks.rank(), None, ranks.world())
-        shares = [[Batch(*(t[own] for t in batch)) for batch in group] for group in groups]
+        shares = [[rows_of(batch, own) for batch in group] for group in groups]
         weights = gradients(config, out, shares)
     if ranks.first():
         save_file({str(i): w for i, w in enumerate(weights)}, out / "weights.safetensors")

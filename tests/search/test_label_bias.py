@@ -19,6 +19,7 @@ from softbeam.schedules import Constant, Moment
 from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.hard import beam_search, greedy
 from softbeam.types import Batch, Loss
+from support.objective_toys import rows_of
 
 SEEDS = [0, 1, 2]
 LAST = 1e-6  # the rounding of a sum of probabilities
@@ -48,7 +49,7 @@ class Task:
     def accuracy(self, model, *, k, normalize) -> float:
         decoder = model(self.all.source)
         decoder = LocallyNormalized(decoder) if normalize else decoder
-        lengths = self.all.mask.sum(1)
+        lengths = self.all.ends.lengths
         found = greedy(decoder, lengths=lengths)
         if k > 1:
             found = beam_search(decoder, k=k, lengths=lengths)
@@ -62,7 +63,7 @@ def train(model, objective, task, *, updates, rate, seed, batch=64):
     rng = torch.Generator().manual_seed(seed)
     data = task.encode(draw(task.trained_on, updates * batch, seed=seed))
     for update in range(updates):
-        part = Batch(*(x[update * batch : (update + 1) * batch] for x in data))
+        part = rows_of(data, slice(update * batch, (update + 1) * batch))
         loss = objective(model, part, now=Moment(0, update), rng=rng)
         optimizer.zero_grad()
         (loss.total / loss.size).backward()

@@ -23,7 +23,7 @@ from softbeam.objectives.losses.risk import (
 )
 from softbeam.search.decoders import Forbidding, LocallyNormalized
 from softbeam.search.tracked import Repeated, token_scores, tracked_beam
-from softbeam.types import Hypotheses
+from softbeam.types import Ends, Hypotheses
 from support.toys import ToyDecoder, plain_beam, score, sequences, step_scores
 
 EOS = 1
@@ -69,7 +69,7 @@ GOLD, THREE = torch.tensor([[1, 2, 0]]), torch.tensor([3])
 
 def test_margins_by_hand():
     table = by_hand()
-    found = bso_loss(table, GOLD, k=2, lengths=THREE)
+    found = bso_loss(table, GOLD, k=2, ends=Ends(THREE))
     first = 1 - 1.5 + 2.0  # gold is the second itself, so the rival is the one before it
     second = 1 - 1.6 + 2.7
     third = 1 - 4.6 + 4.1  # against the best
@@ -89,7 +89,7 @@ def test_after_a_fall_only_the_gold_prefix_is_extended():
 
 
 def test_violations_weigh_what_the_rival_costs_since_the_last_start():
-    found = bso_loss(by_hand(), GOLD, k=2, lengths=THREE, delta=hamming_rate)
+    found = bso_loss(by_hand(), GOLD, k=2, ends=Ends(THREE), delta=hamming_rate)
     assert found.loss.item() == pytest.approx(1 * 1.5 + 0.5 * 2.1 + 1 * 0.5)
 
 
@@ -98,7 +98,7 @@ def test_a_margin_that_gold_keeps_costs_exactly_nothing(margin, violations):
     """Gold leads by 1, 3 and 1; the third step's rival is the second of all."""
     rows = {(): [0.0, 1.0, -9.0], (1,): [0.0, 3.0, -9.0], (1, 1): [0.0, 1.0, -9.0]}
     table = Table(rows)
-    found = bso_loss(table, torch.tensor([[1, 1, 1]]), k=2, lengths=THREE, margin=margin)
+    found = bso_loss(table, torch.tensor([[1, 1, 1]]), k=2, ends=Ends(THREE), margin=margin)
     assert found.violated.sum().item() == violations
     found.loss.sum().backward()
     if violations == 0:
@@ -110,7 +110,7 @@ def test_a_margin_that_gold_keeps_costs_exactly_nothing(margin, violations):
 
 def test_a_beam_of_one_has_no_rival():
     with pytest.raises(ValueError, match="k=1"):
-        bso_loss(by_hand(), GOLD, k=1, lengths=THREE)
+        bso_loss(by_hand(), GOLD, k=1, ends=Ends(THREE))
 
 
 def plain_bso(decoder, target, k, row, eos=None, margin=1.0, metric=None):
@@ -160,7 +160,7 @@ def test_beam_search_optimization_equals_plain_loops(eos, k, metric):
     for seed in range(6):
         decoder = ToyDecoder(vocab=4, batch=3, seed=seed)
         rows, target, lengths = some_targets(seed, [4, 2, 5], eos)
-        found = bso_loss(decoder, target, k=k, lengths=lengths, eos=eos, delta=metric)
+        found = bso_loss(decoder, target, k=k, ends=Ends(lengths, eos), delta=metric)
         for row, gold in enumerate(rows):
             loss, falls = plain_bso(decoder, gold, k, row, eos, metric=metric)
             assert found.loss[row].item() == pytest.approx(loss)
@@ -201,7 +201,7 @@ def test_the_crf_is_exact_when_the_beam_holds_the_whole_space(eos, normalize):
     decoder = ToyDecoder(vocab=3, batch=2, seed=4)
     rows, target, lengths = some_targets(1, [3, 2], eos, vocab=3)
     wrapped = LocallyNormalized(decoder) if normalize else decoder
-    found = crf_loss(wrapped, target, k=50, lengths=lengths, eos=eos)
+    found = crf_loss(wrapped, target, k=50, ends=Ends(lengths, eos))
     assert found.steps.tolist() == [3, 2] and not found.fell.any()
     wanted = torch.zeros((), dtype=torch.float64)
     for row, gold in enumerate(rows):
@@ -221,7 +221,7 @@ def test_the_early_update_stops_where_gold_falls_off(eos, k):
     for seed in range(6):
         decoder = ToyDecoder(vocab=4, batch=3, seed=seed)
         rows, target, lengths = some_targets(seed, [4, 2, 5], eos)
-        found = crf_loss(decoder, target, k=k, lengths=lengths, eos=eos)
+        found = crf_loss(decoder, target, k=k, ends=Ends(lengths, eos))
         for row, gold in enumerate(rows):
             for t in range(1, len(gold) + 1):
                 beam = plain_beam(decoder, k, t, row=row, eos=eos, normalize=False)
@@ -239,7 +239,7 @@ def test_the_early_update_stops_where_gold_falls_off(eos, k):
 
 def test_the_early_update_by_hand():
     table = by_hand()
-    found = crf_loss(table, GOLD, k=2, lengths=THREE)
+    found = crf_loss(table, GOLD, k=2, ends=Ends(THREE))
     assert found.steps.tolist() == [2] and (1, 2) not in table.asked, "nothing after the fall"
     wanted = log_sum_exp([3.0, 2.7, 1.6]) - 1.6
     assert found.loss.item() == pytest.approx(wanted)
@@ -256,14 +256,12 @@ def test_risk_is_exact_when_the_candidates_are_the_whole_space(eos, sharpness):
     decoder, gold = ToyDecoder(vocab=3, seed=5), [2, 0, 1]
     target, lengths = torch.tensor([gold]), THREE
     local = LocallyNormalized(decoder)
-    found = with_gold(beam_candidates(local, n=40, lengths=lengths, eos=eos), target, lengths)
+    found = with_gold(beam_candidates(local, Ends(lengths, eos), n=40), target, lengths)
     kept = distinct(found)
     space = list(sequences(3, 3, eos))
     assert kept.sum().item() == len(space), "gold and empty places count once and never"
     scores = token_scores(local, found.tokens, found.lengths).sum(-1)
-    costs = sentence_costs(
-        plain_cost, found.tokens, found.lengths, target, lengths, dtype=torch.float64
-    )
+    costs = sentence_costs(plain_cost, found, target, lengths)
     risk = expected_risk(scores, costs, kept, sharpness=sharpness)
     logs = torch.stack([tensor_score(decoder, s, normalize=True) for s in space])
     q = (sharpness * logs).exp() / (sharpness * logs).exp().sum()
@@ -274,7 +272,7 @@ def test_risk_is_exact_when_the_candidates_are_the_whole_space(eos, sharpness):
 
 def test_forbidden_outputs_are_no_candidates():
     decoder = LocallyNormalized(Forbidding(ToyDecoder(vocab=3, seed=1), [0]))
-    found = beam_candidates(decoder, n=9, lengths=torch.tensor([2]))
+    found = beam_candidates(decoder, Ends(torch.tensor([2])), n=9)
     assert distinct(found).tolist() == [[True] * 4 + [False] * 5]
 
 
@@ -282,7 +280,7 @@ def test_samples_have_the_models_frequencies_and_count_once():
     decoder, n = ToyDecoder(vocab=3, batch=2, seed=1), 3000
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        found = sampled_candidates(decoder, n=n, lengths=torch.tensor([2, 2]), eos=EOS, rng=rng)
+        found = sampled_candidates(decoder, Ends(torch.tensor([2, 2]), EOS), n=n, rng=rng)
     for row in range(2):
         drawn = [
             tuple(tokens[:length])
@@ -342,7 +340,7 @@ def test_rollouts_begin_with_gold_and_go_on_alone():
     decoder = ToyDecoder(vocab=4, batch=2, seed=0)
     target, lengths = torch.tensor([[3, 2, 3, 2], [3, 3, EOS, 0]]), torch.tensor([4, 3])
     for steps in range(5):
-        found = rollout(decoder, target, gold_steps=steps, lengths=lengths, eos=EOS)
+        found = rollout(decoder, Ends(lengths, EOS), gold=target[:, :steps])
         for row, gold in enumerate([[3, 2, 3, 2], [3, 3, EOS]]):
             wanted = gold[:steps]
             while len(wanted) < len(gold) and EOS not in wanted:

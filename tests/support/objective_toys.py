@@ -23,12 +23,18 @@ def batch_of(lengths: list[int], seed: int = 0) -> Batch:
     def draw(low: int, n: int) -> list[int]:
         return torch.randint(low, 7, (n,), generator=rng).tolist()
 
-    return collate([Encoded(draw(1, n), [*draw(2, n - 1), EOS]) for n in lengths])
+    return collate([Encoded(draw(1, n), [*draw(2, n - 1), EOS]) for n in lengths], eos=EOS)
 
 
 def toy_batch(target: list[int], rows: int = 1) -> Batch:
     values = torch.tensor([target] * rows)
-    return Batch(torch.ones_like(values), values, torch.ones_like(values, dtype=torch.bool))
+    return Batch.of(torch.ones_like(values), values, eos=EOS)
+
+
+def rows_of(batch: Batch, rows, time: int | None = None) -> Batch:
+    """The chosen rows of a batch, their first `time` columns."""
+    source, target, mask = (part[rows][:, :time] for part in batch[:3])
+    return Batch(source, target, mask, batch.ends._replace(lengths=batch.ends.lengths[rows]))
 
 
 class Fixed(torch.nn.Module):

@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingA
 
 from softbeam.errors import UserError
 from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.risk import MinimumRisk
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant
@@ -103,6 +104,27 @@ def test_a_batch_is_renumbered_as_the_adapter_says(make):
     assert (batch.target[~batch.mask] == 0).all() and (batch.source[1, 2:] == 0).all()
     back = adapter.renumbered(batch.target)[batch.mask]
     assert back.tolist() == inputs["labels"][inputs["labels"] != -100].tolist()
+
+
+def cut(model) -> dict:
+    """Two rows of labels, the first cut by a limit before its end mark."""
+    inputs, eos = padded(model), model.config.eos_token_id
+    return inputs | {"labels": torch.tensor([[7, 6, 5, 9], [7, 6, 5, eos]])}
+
+
+@pytest.mark.parametrize("make", SEQ2SEQ, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "objective",
+    [DirectLoss(k=2, finish=True), MinimumRisk(n=4, finish=True, extra=1)],
+    ids=lambda o: type(o).__name__,
+)
+def test_the_end_mark_is_the_models_whatever_the_labels_end_with(make, objective):
+    """Cut labels have no end mark: no order of the rows may make another token one."""
+    model = made(make).double()
+    inputs = cut(model)
+    swapped = {name: rows.flip(0) for name, rows in inputs.items()}
+    a, b = (search_aware_loss(model, x, objective).total for x in (inputs, swapped))
+    torch.testing.assert_close(a, b)
 
 
 def arguments(folder, **knobs) -> Seq2SeqTrainingArguments:

@@ -21,6 +21,7 @@ from softbeam.training.optimization import lr_shape, make_optimizer
 from softbeam.training.recipes import RECIPES
 from softbeam.training.runs import load, load_run, read_metrics
 from softbeam.types import Batch
+from support.objective_toys import rows_of
 
 
 def write_tagging(path: Path, sentences: int, seed: int) -> str:
@@ -129,8 +130,8 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, tmp_pa
     """Also where the parts have different numbers of tokens: a mean of means would not."""
     source = torch.tensor([[2, 3, 4, 5], [3, 4, 0, 0], [5, 0, 0, 0]])
     target = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0], [2, 0, 0, 0]])
-    whole = Batch(source, target, source != 0)
-    parts = [Batch(*(t[i : i + 1] for t in whole)) for i in range(3)]
+    whole = Batch.of(source, target, (source != 0).sum(1))
+    parts = [rows_of(whole, [i]) for i in range(3)]
     one = gradients(config, tmp_path / "x", [[whole]])
     three = gradients(config, tmp_path / "y", [parts])
     for a, b in zip(one, three, strict=True):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from softbeam.runtime import ranks
-from softbeam.types import Batch
+from softbeam.types import Batch, Ends
 
 
 class Encoded(NamedTuple):
@@ -23,12 +23,16 @@ class Position(NamedTuple):
     batch: int = 0
 
 
-def collate(examples: Sequence[Encoded]) -> Batch:
-    """Examples, or none, padded with 0 on the right; `mask` is True at the known targets."""
+def collate(examples: Sequence[Encoded], *, eos: int | None = None) -> Batch:
+    """Pad examples, or none, with 0 on the right; the mask is True at the known targets.
+
+    Args:
+        eos: the number of the end mark, if the target's vocabulary has one.
+    """
     source = pad([e.source for e in examples])
     target = pad([e.target for e in examples], fill=-1)
-    mask = target >= 0
-    return Batch(source=source, target=target.clamp(min=0), mask=mask)
+    lengths = torch.tensor([len(e.target) for e in examples], dtype=torch.long)
+    return Batch(source, target.clamp(min=0), target >= 0, Ends(lengths, eos))
 
 
 def pad(rows: Sequence[Sequence[int]], fill: int = 0) -> torch.Tensor:
@@ -66,13 +70,16 @@ class Batches:
     batch, which may be none of its examples.
     """
 
-    def __init__(self, examples: Sequence[Encoded], *, tokens: int, seed: int):
+    def __init__(
+        self, examples: Sequence[Encoded], *, tokens: int, seed: int, eos: int | None = None
+    ):
         if tokens < 1:
             raise ValueError(f"tokens={tokens}: a batch needs a budget of at least 1")
         self.examples = examples
         self.widths = [width(e) for e in examples]
         self.tokens = tokens
         self.seed = seed
+        self.eos = eos
 
     def plan(self, epoch: int) -> list[list[int]]:
         """The epoch's batches as lists of example numbers, a function of seed and epoch alone."""
@@ -86,7 +93,8 @@ class Batches:
         """The rest of an epoch from a position; each batch comes with the position after it."""
         plan = self.plan(start.epoch)
         for number in range(start.batch, len(plan)):
-            batch = collate([self.examples[i] for i in ranks.share(plan[number])])
+            share = [self.examples[i] for i in ranks.share(plan[number])]
+            batch = collate(share, eos=self.eos)
             last = number + 1 == len(plan)
             after = Position(start.epoch + 1, 0) if last else Position(start.epoch, number + 1)
             yield after, batch

@@ -9,8 +9,15 @@ from softbeam.data.vocabulary import EOS, Codec
 
 
 class Codecs(NamedTuple):
+    """The vocabularies of both sides."""
+
     source: Codec
     target: Codec
+
+    @property
+    def eos(self) -> int | None:
+        """The number of the target's end mark; None if outputs have no end mark."""
+        return self.target.id(EOS)
 
 
 def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:

@@ -45,7 +45,7 @@ def along_a_line(
     start = [p.clone() for p in model.parameters()]
     direction = [torch.randn_like(p) for p in start]
     source, target = torch.randint(1, 8, (1, 6)), torch.randint(0, 6, (1, 6))
-    batch = Batch(source, target, torch.ones_like(target, dtype=torch.bool))
+    batch = Batch.of(source, target)
     where = torch.linspace(-0.6, 0.6, points, dtype=torch.float64)
     losses: dict[float | None, list[float]] = {alpha: [] for alpha in alphas}
     for x in where:

@@ -1,35 +1,51 @@
-"""What all objectives share."""
+"""The protocol of objectives, and what those that search have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError, limited
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor, nn
+    from torch.nn import functional
 
-    from softbeam.objectives.losses.risk import Metric
+    from softbeam import tensors, types
+    from softbeam.objectives.losses import risk
+    from softbeam.search import decoders
     from softbeam.types import Batch, Decoder, Loss
+else:
+    torch, functional = lazy("torch"), lazy("torch.nn.functional")
+    decoders, risk = lazy("softbeam.search.decoders"), lazy("softbeam.objectives.losses.risk")
+    tensors, types = lazy("softbeam.tensors"), lazy("softbeam.types")
+
+MetricName = Literal["hamming", "edit", "bleu"]
+Log = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ABC):
     """A loss of a model on a batch. `now` drives schedules, `rng` every random choice."""
 
-    left_to_right: ClassVar[bool] = True  # of a decoder's scores; else of a masked language model's
+    left_to_right: ClassVar[bool] = True  # needs a decoder's scores; else a masked language model's
+    finish = False  # whether outputs may end early, which needs an end mark in every batch
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
-        """A UserError if it is not for targets of at most `time` tokens out of `vocab`.
+        """Raises UserError if the objective does not fit the targets.
 
-        `ends` says whether an end mark is the last of them.
+        Args:
+            vocab: number of output tokens.
+            time: length of the longest target.
+            ends: whether targets end with an end mark.
         """
         return
 
     def warning(self, epochs: int) -> str | None:
-        """What a stage of so many epochs would not do, though it looks as if it did."""
+        """A warning if `epochs` is too small for this objective to take effect."""
         return None
 
     @abstractmethod
@@ -39,38 +55,30 @@ class Objective(ABC):
 
 
 def gold_loss(scores: "Tensor", batch: "Batch", smoothing: float = 0.0) -> "Tensor":
-    """Negative log-likelihood of the real targets, summed."""
-    from torch.nn.functional import cross_entropy
-
-    target = batch.target.masked_fill(~batch.mask, -100)  # -100 counts for nothing
-    return cross_entropy(
+    """Negative log-likelihood of the known targets, summed."""
+    target = batch.target.masked_fill(~batch.mask, -100)  # cross_entropy leaves -100 out
+    return functional.cross_entropy(
         scores.flatten(0, 1), target.flatten(), reduction="sum", label_smoothing=smoothing
     )
 
 
 def size(batch: "Batch") -> int:
-    """The number of real target tokens, over which losses are averaged."""
+    """The number of known target tokens, over which losses are averaged."""
     return int(batch.mask.sum())
 
 
-MetricName = Literal["hamming", "edit", "bleu"]
-Log = dict[str, float]
-
-
-def named_metric(metric: "MetricName | Callable[..., float]") -> "Metric":
-    """The cost of a name, or the function itself."""
-    from softbeam.objectives.losses.risk import METRICS
-
+def named_metric(metric: "MetricName | Callable[..., float]") -> "risk.Metric":
+    """The metric of this name, or the function itself."""
     if callable(metric):
         return metric
-    if metric not in METRICS:
-        raise ValueError(f"metric={metric!r} is none of {', '.join(METRICS)}, nor a function")
-    return METRICS[metric]
+    if metric not in risk.METRICS:
+        raise ValueError(f"metric={metric!r} is none of {', '.join(risk.METRICS)}, nor a function")
+    return risk.METRICS[metric]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchObjective(Objective):
-    """What the objectives on a hard search share.
+    """An objective on the outputs of a search, hard or relaxed.
 
     Args:
         cross_entropy: weight of cross-entropy added to the loss.
@@ -81,68 +89,80 @@ class SearchObjective(Objective):
     cross_entropy: float = 0.0
     finish: bool = False
     extra: int = 0
+    # for the objectives that have no such setting:
+    normalize = True
+    smoothing = 0.0
+    log_z_penalty = 0.0
 
     def __post_init__(self) -> None:
-        limited("cross_entropy", self.cross_entropy, least=0)
-        limited("extra", self.extra, least=0)
+        for name in ("cross_entropy", "log_z_penalty", "extra"):
+            limited(name, getattr(self, name), least=0)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
-        check_finish(self.finish, ends)
+        if self.finish and not ends:
+            raise UserError("finish true: outputs of this task have no end mark")
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from softbeam.search.decoders import forced_scores
-        from softbeam.types import Loss
-
-        decoder = model(batch.source)
-        total, log = self.loss(model, decoder, batch, now, rng)
-        if self.cross_entropy > 0:
-            gold = gold_loss(forced_scores(decoder, batch.target), batch)
-            total = total + self.cross_entropy * gold
+        inner = model(batch.source)
+        decoder = decoders.LocallyNormalized(inner) if self.normalize else inner
+        total, log = self.loss(model, decoder, completed(decoder, batch), now, rng)
+        if self.cross_entropy > 0 or self.log_z_penalty > 0:
+            scores = decoders.forced_scores(inner, batch.target)
+            gold = gold_loss(scores, batch, self.smoothing)
+            log_z = scores.logsumexp(-1)[batch.mask]
+            total = total + self.cross_entropy * gold + self.log_z_penalty * log_z.square().sum()
             log["cross_entropy"] = gold.item() / max(size(batch), 1)
-        return Loss(total, size(batch), log)
+            log["log_z_mean"] = log_z.mean().item()
+        return types.Loss(total, size(batch), log)
 
     @abstractmethod
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
     ) -> "tuple[Tensor, Log]":
-        """The loss summed over the batch, and what to log."""
+        """The loss summed over the batch, and what to log.
+
+        `decoder` has the scores that are searched; `batch` has no unknown label left.
+        """
 
     def searched(self, batch: "Batch") -> "Batch":
-        """The batch with the positions that the search may use."""
-        return run_on(batch, self.extra) if self.finish else batch
-
-    def eos(self, batch: "Batch") -> int | None:
-        """The end mark, with which every target of a batch ends; None without `finish`."""
-        first = batch.target[0]
-        return int(first[first != 0][-1]) if self.finish else None
-
-
-def scored(decoder: "Decoder", normalize: bool) -> "Decoder":
-    """The decoder with log-probabilities, or with its raw scores."""
-    from softbeam.search.decoders import LocallyNormalized
-
-    return LocallyNormalized(decoder) if normalize else decoder
+        """The batch with the positions that the search may use and the ends of its outputs."""
+        lengths, eos = batch.ends
+        if not self.finish:
+            return batch._replace(ends=types.Ends(lengths))
+        if eos is None:
+            raise ValueError("finish=True: the batch has no end mark; set the eos of its ends")
+        return run_on(batch, self.extra)
 
 
 def check_beam(name: str, k: int, *, vocab: int, time: int) -> None:
-    """A UserError if a beam has more places than there are outputs of the greatest length."""
+    """Raises UserError if a beam is larger than the number of possible outputs."""
     if k > vocab**time:
         outputs = f"all outputs of {time} out of {vocab} tokens"
         raise UserError(f"{name} {k}: must be at most {vocab**time}, {outputs}")
 
 
-def check_finish(finish: bool, ends: bool) -> None:
-    if finish and not ends:
-        raise UserError("finish true: outputs of this task have no end mark")
+def completed(decoder: "Decoder", batch: "Batch") -> "Batch":
+    """Give every unknown label inside a target the decoder's best label after the gold prefix.
+
+    Gold is then one path of the search space, from the first step to the last; the mask still
+    says which labels are known. Without unknown labels it is the batch itself.
+    """
+    holes = tensors.length_mask(batch.ends.lengths, batch.mask.shape[1]) & ~batch.mask
+    target = batch.target
+    with torch.no_grad():
+        for t in holes.any(0).nonzero()[:, 0].tolist():
+            best = decoders.forced_scores(decoder, target[:, : t + 1])[:, t].argmax(-1)
+            target = target.clone()
+            target[:, t] = torch.where(holes[:, t], best, target[:, t])
+    return batch._replace(target=target)
 
 
 def run_on(batch: "Batch", extra: int) -> "Batch":
     """The batch with `extra` more positions after each target, whose gold token is padding."""
-    import torch
-    from torch.nn.functional import pad
-
-    lengths = batch.mask.sum(1) + extra
-    mask = torch.arange(batch.mask.shape[1] + extra, device=lengths.device) < lengths[:, None]
-    return batch._replace(target=pad(batch.target, (0, extra)), mask=mask)
+    lengths, eos = batch.ends
+    mask, target = (functional.pad(part, (0, extra)) for part in (batch.mask, batch.target))
+    longer = tensors.length_mask(lengths + extra, mask.shape[1])
+    mask = mask | (longer & ~tensors.length_mask(lengths, mask.shape[1]))
+    return types.Batch(batch.source, target, mask, types.Ends(lengths + extra, eos))

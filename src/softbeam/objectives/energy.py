@@ -212,7 +212,7 @@ class NoiseContrastive(EnergyObjective):
         from softbeam.objectives.losses.energy import memory_of, nce
         from softbeam.tensors import length_mask
 
-        lengths = batch.mask.sum(1)
+        lengths = batch.ends.lengths
         data = self.log_ratio(model, batch.target, batch.mask)
         if not bool(data.isfinite().all()):
             raise ValueError("noise: it gives a sequence of the data the probability 0")
@@ -258,7 +258,7 @@ class PersistentContrastiveDivergence(EnergyObjective):
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         from softbeam.objectives.losses.energy import for_each_length, log_phi, memory_of, swept
 
-        chains = memory_of(model, longest=int(batch.mask.sum(1).max()), chains=1).chains
+        chains = memory_of(model, longest=int(batch.ends.lengths.max()), chains=1).chains
         kernel, moved = self.kernel(model), []
 
         def expected(time: int) -> "Tensor":

@@ -50,7 +50,7 @@ class UniformMasking(Objective):
         tokens = cross_entropy(
             logits, batch.target[masked], reduction="sum", label_smoothing=self.smoothing
         )
-        lengths = batch.mask.sum(1).clamp_max(bound.length_scores.shape[1] - 1)
+        lengths = batch.ends.lengths.clamp_max(bound.length_scores.shape[1] - 1)
         length = cross_entropy(bound.length_scores, lengths, reduction="sum")
         log = {"length_loss": length.item() / len(lengths)}
         return Loss(tokens + self.length_weight * length, int(masked.sum()), log)

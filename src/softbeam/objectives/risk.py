@@ -1,29 +1,53 @@
-"""Objectives over whole outputs: minimum risk and REINFORCE."""
+"""Objectives over whole outputs: minimum risk and REINFORCE; formulas in `losses.risk`.
+
+Costs of sentences are rates, and a sentence counts as often as it has tokens: total / size is a
+cost per sentence weighted by length, on the scale of cross-entropy.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
+from softbeam._lazy import lazy
 from softbeam.errors import limited
+from softbeam.objectives.base import Log, MetricName, SearchObjective, named_metric
 from softbeam.schedules import Constant, Moment, Schedule
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
+    from softbeam.objectives.losses import risk as losses
+    from softbeam.search import tracked
     from softbeam.types import Batch, Decoder, Hypotheses
-from softbeam.objectives.base import Log, MetricName, SearchObjective, named_metric, scored
+else:
+    losses, tracked = lazy("softbeam.objectives.losses.risk"), lazy("softbeam.search.tracked")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimumRisk(SearchObjective):
+class RiskObjective(SearchObjective):
+    """An objective on the costs of whole outputs.
+
+    Args:
+        metric: hamming, edit, bleu, or your own function of predicted and gold tokens to a cost.
+    """
+
+    metric: MetricName | Callable[..., float] = "hamming"
+
+    def costs(self, outputs: "Hypotheses", batch: "Batch") -> "Tensor":
+        """The metric of each output. An unknown label of the target is an error of every output."""
+        gold = batch.target.masked_fill(~batch.mask, -1)
+        return losses.sentence_costs(named_metric(self.metric), outputs, gold, batch.ends.lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimumRisk(RiskObjective):
     """Expected sentence cost over a set of candidates (Shen et al. 2016, Edunov et al. 2018).
 
     Args:
         candidates: the n best of a beam, or n samples; equal ones count once.
-        n: how many.
+        n: number of candidates.
         sharpness: of the distribution over the candidates (Shen et al.: 0.005 for 100 samples).
-        metric: hamming, edit, bleu, or your own function of predicted and gold tokens to a cost.
         include_gold: gold is a candidate too.
         normalize: weights by log-probabilities; false by raw scores (globally normalized).
     """
@@ -31,7 +55,6 @@ class MinimumRisk(SearchObjective):
     candidates: Literal["beam", "sample"] = "beam"
     n: int = 5
     sharpness: float = 1.0
-    metric: MetricName | Callable[..., float] = "hamming"
     include_gold: bool = False
     normalize: bool = True
 
@@ -43,37 +66,24 @@ class MinimumRisk(SearchObjective):
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
     ) -> "tuple[Tensor, Log]":
-        from softbeam.objectives.losses.risk import (
-            distinct,
-            expected_risk,
-            sentence_costs,
-            with_gold,
-        )
-        from softbeam.search.tracked import token_scores
-
-        decoder, lengths = scored(decoder, self.normalize), batch.mask.sum(1)
-        found = self.found(decoder, batch, rng)
+        lengths = batch.ends.lengths
+        outputs = self.outputs(decoder, batch, rng)
         if self.include_gold:
-            found = with_gold(found, batch.target, lengths)
-        kept = distinct(found)
-        scores = token_scores(decoder, found.tokens, found.lengths).sum(-1)
-        metric = named_metric(self.metric)
-        costs = sentence_costs(
-            metric, found.tokens, found.lengths, batch.target, lengths, dtype=scores.dtype
-        )
-        risk = expected_risk(scores, costs, kept, sharpness=self.sharpness)
+            outputs = losses.with_gold(outputs, batch.target, lengths)
+        kept = losses.distinct(outputs)
+        scores = tracked.token_scores(decoder, outputs.tokens, outputs.lengths).sum(-1)
+        costs = self.costs(outputs, batch)
+        risk = losses.expected_risk(scores, costs, kept, sharpness=self.sharpness)
         log = {"risk": risk.mean().item(), "candidates": kept.sum(1).float().mean().item()}
         return (lengths * risk).sum(), log
 
-    def found(self, decoder: "Decoder", batch: "Batch", rng: "Generator") -> "Hypotheses":
+    def outputs(self, decoder: "Decoder", batch: "Batch", rng: "Generator") -> "Hypotheses":
         """The candidates, with repetitions."""
-        from softbeam.objectives.losses.risk import beam_candidates, sampled_candidates
-
-        lengths, eos = self.searched(batch).mask.sum(1), self.eos(batch)
+        ends = self.searched(batch).ends
         if self.candidates == "beam":
-            return beam_candidates(decoder, n=self.n, lengths=lengths, eos=eos)
+            return losses.beam_candidates(decoder, ends, n=self.n)
         if self.candidates == "sample":
-            return sampled_candidates(decoder, n=self.n, lengths=lengths, eos=eos, rng=rng)
+            return losses.sampled_candidates(decoder, ends, n=self.n, rng=rng)
         raise ValueError(f"candidates={self.candidates!r} is neither 'beam' nor 'sample'")
 
 
@@ -81,7 +91,7 @@ RUNNING: "WeakKeyDictionary[nn.Module, float]" = WeakKeyDictionary()  # mean cos
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reinforce(SearchObjective):
+class Reinforce(RiskObjective):
     """Expected cost by the score-function gradient of one sample (Ranzato et al. 2016).
 
     The running mean lives as long as the model, and starts again when a run is resumed; the
@@ -90,14 +100,12 @@ class Reinforce(SearchObjective):
     Args:
         baseline: greedy subtracts the cost of the greedy output (self-critical, Rennie et al.
             2017), running the mean cost of earlier batches, none nothing.
-        metric: hamming, edit, bleu, or your own function of predicted and gold tokens to a cost.
-        gold_steps: so many first steps of a sentence are gold, trained by cross-entropy, and the
-            rest is sampled (MIXER); falling, e.g. Linear(start=20, slope=-2).
+        gold_steps: number of steps at the beginning of a sentence that are gold, trained by
+            cross-entropy; the rest is sampled (MIXER). Falling, e.g. Linear(start=20, slope=-2).
         momentum: of the running mean.
     """
 
     baseline: Literal["greedy", "running", "none"] = "greedy"
-    metric: MetricName | Callable[..., float] = "hamming"
     gold_steps: Schedule = Constant(value=0.0)
     momentum: float = 0.95
 
@@ -108,40 +116,24 @@ class Reinforce(SearchObjective):
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
     ) -> "tuple[Tensor, Log]":
-        from softbeam.objectives.losses.risk import reinforce_loss, rollout
-        from softbeam.search.tracked import token_scores
-
-        decoder, lengths = scored(decoder, True), batch.mask.sum(1)
         steps = max(0, int(self.gold_steps(now)))
-        limits, eos = self.searched(batch).mask.sum(1), self.eos(batch)
-        drawn = rollout(decoder, batch.target, gold_steps=steps, lengths=limits, eos=eos, rng=rng)
-        costs = self.costs(drawn, batch)
-        log_probs = token_scores(decoder, drawn.tokens, drawn.lengths).squeeze(1)
+        fed, ends = batch.target[:, :steps], self.searched(batch).ends
+        drawn = losses.rollout(decoder, ends, gold=fed, rng=rng)
+        costs = self.costs(drawn, batch).squeeze(1)
+        log_probs = tracked.token_scores(decoder, drawn.tokens, drawn.lengths).squeeze(1)
         if self.baseline == "greedy":
-            best = rollout(decoder, batch.target, gold_steps=steps, lengths=limits, eos=eos)
-            baseline = self.costs(best, batch)
+            baseline = self.costs(losses.rollout(decoder, ends, gold=fed), batch).squeeze(1)
         else:
             baseline = costs.new_full(costs.shape, self.remembered(model, costs.mean().item()))
-        surrogate = lengths * reinforce_loss(log_probs, costs, baseline, gold_steps=steps)
-        gold = -log_probs[:, :steps].sum()
+        surrogate = losses.reinforce_loss(log_probs, costs, baseline, gold_steps=fed.shape[1])
+        n = min(fed.shape[1], log_probs.shape[1])
+        gold = -log_probs[:, :n][batch.mask[:, :n]].sum()
         log = {"cost": costs.mean().item(), "baseline": baseline.mean().item()}
-        return surrogate.sum() + gold, log | {"gold_steps": float(steps)}
-
-    def costs(self, found: "Hypotheses", batch: "Batch") -> "Tensor":
-        from softbeam.objectives.losses.risk import sentence_costs
-
-        costs = sentence_costs(
-            named_metric(self.metric),
-            found.tokens,
-            found.lengths,
-            batch.target,
-            batch.mask.sum(1),
-            dtype=found.scores.dtype,
-        )
-        return costs.squeeze(1)
+        total = (batch.ends.lengths * surrogate).sum() + gold
+        return total, log | {"gold_steps": float(steps)}
 
     def remembered(self, model: "nn.Module", cost: float) -> float:
-        """The mean cost of earlier batches; this one's is added to what is remembered."""
+        """The mean cost of earlier batches; the cost of this one is added to it afterwards."""
         if self.baseline == "none":
             return 0.0
         if self.baseline != "running":

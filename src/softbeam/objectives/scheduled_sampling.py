@@ -81,13 +81,15 @@ class FeedbackObjective(Objective):
         """
 
     def coins(self, batch: "Batch", p: float, rng: "Generator") -> "Tensor":
-        """True where gold is fed after a step: batch, time."""
+        """True where gold is fed after a step (batch, time): never after an unknown label."""
         import torch
+
+        from softbeam.tensors import length_mask
 
         rows, time = batch.target.shape
         shape = {"token": (rows, time), "step": (1, time), "sequence": (rows, 1)}[self.per]
         drawn = torch.rand(shape, generator=rng, device=rng.device) < p
-        return drawn.expand(rows, time)
+        return drawn & (batch.mask | ~length_mask(batch.ends.lengths, time))
 
 
 @dataclass(frozen=True, kw_only=True)

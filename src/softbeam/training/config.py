@@ -278,7 +278,7 @@ def path_of(kind: type) -> str:
 
 def to_json(config: RunConfig) -> str:
     """Print a run as one line of JSON: equal runs give equal texts."""
-    return json.dumps(settings_of(config), ensure_ascii=False)
+    return json.dumps(settings_of(config), sort_keys=True, ensure_ascii=False)
 
 
 def to_yaml(config: RunConfig) -> str:

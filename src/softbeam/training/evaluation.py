@@ -19,7 +19,6 @@ from softbeam.training import metrics, significance
 from softbeam.training.config import Search
 from softbeam.training.decoding import best, decode
 from softbeam.training.runs import Run
-from softbeam.types import Batch
 
 MAIN = {"tagging": "accuracy", "transcription": "sequence_error_rate", "translation": "bleu"}
 LOWER_IS_BETTER = {"sequence_error_rate", "token_error_rate"}
@@ -172,7 +171,7 @@ def log_z(model: nn.Module, examples: Sequence[Encoded], *, tokens: int = 4000) 
     model.eval()
     found = []
     for _, batch in in_order(examples, tokens=tokens):
-        batch = Batch(*(tensor.to(device) for tensor in batch))
+        batch = batch.to(device)
         found.append(forced_scores(model(batch.source), batch.target).logsumexp(-1)[batch.mask])
     values = torch.cat(found)
     return {"mean": values.mean().item(), "variance": values.var(correction=0).item()}

@@ -32,32 +32,47 @@ def search_aware_loss(
     *,
     now: Moment | None = None,
     rng: Generator | None = None,
+    eos: int | None = None,
 ) -> Loss:
-    """The objective of a Hugging Face model on a batch as its collators make them.
+    """Compute an objective of a Hugging Face model on a batch as its collators make it.
 
     `loss.total / loss.size` is a mean per target token. The labels of a causal model are ignored
-    (-100) over a prompt, which is the source, and go on with the target.
+    (-100) over a prompt, which is the source; the target follows.
 
     Args:
         model: an encoder-decoder or a causal language model.
         inputs: `input_ids`, `attention_mask` and `labels`.
-        objective: any of `softbeam.objectives.soft_beam` and `softbeam.objectives.hard_beam`.
+        objective: any of `softbeam.objectives`.
         now: epoch and update, which drive schedules; the first of both if not given.
-        rng: of everything random but dropout; seeded with 0 if not given.
+        rng: source of all random choices but dropout; seeded with 0 if not given.
+        eos: the tokenizer's number of the end mark, for objectives with `finish`; if not given,
+            that of the model's generation_config.
     """
     adapter = adapted(model)
-    batch = as_batch(adapter, inputs)
+    batch = as_batch(adapter, inputs, eos=end_mark(adapter, eos) if objective.finish else None)
     rng = rng or Generator(batch.source.device).manual_seed(0)
     return objective(adapter, batch, now=now or Moment(), rng=rng)
 
 
 def adapted(model: Any) -> HfModel:
-    """The model as one of ours; nothing of it is copied."""
+    """Wrap a model so that calling it on sources gives a `Decoder`; nothing is copied."""
     return HfSeq2Seq(model) if model.config.is_encoder_decoder else HfCausalLM(model)
 
 
-def as_batch(adapter: HfModel, inputs: Mapping[str, Tensor]) -> Batch:
-    """What a collator made, in our numbers: padding is 0, and to the right."""
+def end_mark(adapter: HfModel, eos: int | None) -> int:
+    """The adapter's number of the end mark. Raises UserError if it is also the padding."""
+    number = adapter.eos if eos is None else int(adapter.order[eos])
+    if number == 0:
+        raise UserError(f"eos {adapter.pad_id} is also the padding: finish needs two tokens")
+    return number
+
+
+def as_batch(adapter: HfModel, inputs: Mapping[str, Tensor], *, eos: int | None = None) -> Batch:
+    """A collator's batch in the adapter's numbers, in which padding is 0 and to the right.
+
+    Args:
+        eos: the adapter's number of the end mark.
+    """
     if missing := {"input_ids", "labels"} - inputs.keys():
         raise UserError(f"a batch needs {sorted(missing)[0]}; it has {', '.join(inputs)}")
     ids, labels = inputs["input_ids"], inputs["labels"]
@@ -68,9 +83,11 @@ def as_batch(adapter: HfModel, inputs: Mapping[str, Tensor]) -> Batch:
     if not adapter.model.config.is_encoder_decoder:
         check_prompts(ids, real, wanted)
         source, _ = packed(adapter.renumbered(ids), real & ~wanted)
-        return Batch(source, *packed(adapter.renumbered(ids), wanted))
-    source = torch.where(real, adapter.renumbered(ids), 0)
-    return Batch(source, *packed(adapter.renumbered(labels.clamp(min=0)), wanted))
+        target, lengths = packed(adapter.renumbered(ids), wanted)
+    else:
+        source = torch.where(real, adapter.renumbered(ids), 0)
+        target, lengths = packed(adapter.renumbered(labels.clamp(min=0)), wanted)
+    return Batch.of(source, target, lengths, eos=eos)
 
 
 def check_prompts(ids: Tensor, real: Tensor, wanted: Tensor) -> None:
@@ -82,10 +99,10 @@ def check_prompts(ids: Tensor, real: Tensor, wanted: Tensor) -> None:
 
 
 def packed(tokens: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The kept tokens of each row, moved to its beginning; and where they are."""
-    order = (~kept).int().argsort(stable=True, dim=1)
-    mask = length_mask(kept.sum(1), int(kept.sum(1).max()))
-    return torch.where(mask, tokens.gather(1, order)[:, : mask.shape[1]], 0), mask
+    """The kept tokens of each row, moved to its beginning, and how many there are."""
+    order, lengths = (~kept).int().argsort(stable=True, dim=1), kept.sum(1)
+    mask = length_mask(lengths, int(lengths.max()))
+    return torch.where(mask, tokens.gather(1, order)[:, : mask.shape[1]], 0), lengths
 
 
 class SearchAwareTrainer(Seq2SeqTrainer):
@@ -130,13 +147,17 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         inner = self.accelerator.unwrap_model(model)
         now = Moment(int(self.state.epoch or 0), self.state.global_step)
 
-        def loss() -> Tensor:
-            found = search_aware_loss(inner, inputs, self.objective, now=now, rng=self.next_rng())
-            self.seen = dict(found.log)
-            return found.total / (num_items_in_batch or found.size)
+        eos = getattr(self.processing_class, "eos_token_id", None)
+
+        def mean_loss() -> Tensor:
+            loss = search_aware_loss(
+                inner, inputs, self.objective, now=now, rng=self.next_rng(), eos=eos
+            )
+            self.seen = dict(loss.log)
+            return loss.total / (num_items_in_batch or loss.size)
 
         ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-        return through(model, inner, loss) * ranks
+        return through(model, inner, mean_loss) * ranks
 
     def next_rng(self) -> Generator:
         """Random numbers of this batch of this step."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.tasks import Corpus
-from softbeam.data.vocabulary import EOS
 from softbeam.errors import Interrupted, UserError, need
 from softbeam.objectives.base import Objective
 from softbeam.runtime import ranks
@@ -140,7 +139,7 @@ def check_fit(
     for name, part in examples.items():
         check_lengths(f"{name} example", part, model)
     longest = max(len(example.target) for example in examples["training"])
-    ends = codecs.target.id(EOS) is not None
+    ends = codecs.eos is not None
     for _, stage in config.stages:
         assert stage.objective is not None
         stage.objective.check(vocab=len(codecs.target), time=longest, ends=ends)
@@ -243,7 +242,9 @@ class Trainer:
     ) -> Point:
         """Run the rest of a stage; its best weights are in the run's folder afterwards."""
         assert stage.objective is not None
-        batches = Batches(self.examples, tokens=stage.tokens, seed=self.config.seed)
+        batches = Batches(
+            self.examples, tokens=stage.tokens, seed=self.config.seed, eos=self.codecs.eos
+        )
         per_epoch = math.ceil(len(batches.plan(0)) / stage.accumulation)
         updates = stage.epochs * per_epoch
         learner = Learner(self.model, stage.objective)
@@ -352,7 +353,7 @@ class Trainer:
         for batch in group:
             if not len(batch.target):
                 continue  # a small batch, and all its sentences are other processes'
-            batch = Batch(*(tensor.to(self.accelerator.device) for tensor in batch))
+            batch = batch.to(self.accelerator.device)
             with self.accelerator.autocast():
                 loss = learner(batch, now, self.rng)
             self.accelerator.backward(loss.total)

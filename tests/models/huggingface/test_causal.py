@@ -107,7 +107,7 @@ def test_searches_are_those_of_generate(make):
 def test_an_objective_reaches_every_parameter(make):
     adapter = HfCausalLM(random(make)).train()
     target = torch.cat([TARGET[:, :3], torch.full((2, 1), adapter.eos)], 1)
-    batch = Batch(PROMPTS, target, torch.ones_like(target, dtype=torch.bool))
+    batch = Batch.of(PROMPTS, target, eos=adapter.eos)
     objective = DirectLoss(k=2, finish=True)
     objective(adapter, batch, now=Moment(), rng=torch.Generator()).total.backward()
     for name, parameter in adapter.named_parameters():

@@ -134,7 +134,7 @@ def test_searches_are_those_of_generate(make, seed):
 def test_objectives_reach_every_parameter(make, objective):
     adapter = HfSeq2Seq(random(make)).train()
     target = torch.cat([TARGET[:, :3], torch.full((2, 1), adapter.eos)], 1)
-    batch = Batch(SOURCE, target, torch.ones_like(target, dtype=torch.bool))
+    batch = Batch.of(SOURCE, target, eos=adapter.eos)
     objective(adapter, batch, now=Moment(), rng=torch.Generator()).total.backward()
     for name, parameter in adapter.named_parameters():
         shift = name.endswith("k_proj.bias")  # adds the same to all scores of an attention

@@ -32,7 +32,7 @@ def conditionals(*, vocab: int, time: int, batch: int, hidden: int, repeats: int
     torch.manual_seed(0)
     model = BiLstmMrf(vocab, embedding=hidden, hidden=hidden)
     tokens = torch.randint(vocab, (batch, time))
-    data = Batch(tokens, tokens, torch.ones_like(tokens, dtype=torch.bool))
+    data = Batch.of(tokens, tokens)
     objective, rng = Pseudolikelihood(), torch.Generator()
 
     def ours() -> Tensor:

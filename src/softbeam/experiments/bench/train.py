@@ -78,10 +78,8 @@ def run(*, repeats: int, threads: int = 1, batch: int = 32, length: int = 20) ->
     rows = []
     for both, size, vocab in ((False, 256, 1284), (True, 256, 1284), (True, 64, 10)):
         torch.manual_seed(0)
-        data = Batch(
-            torch.randint(1, 5000, (batch, length)),
-            torch.randint(0, vocab, (batch, length)),
-            torch.ones(batch, length, dtype=torch.bool),
+        data = Batch.of(
+            torch.randint(1, 5000, (batch, length)), torch.randint(0, vocab, (batch, length))
         )
         knobs = Lstm(encoder="bi" if both else "uni", embedding=size, hidden=size)
         config = RunConfig(model=knobs, pretrain=Stage(objective=CrossEntropy()))

@@ -120,7 +120,7 @@ class Sequences(NamedTuple):
 
     @property
     def batch(self) -> Batch:
-        return Batch(source=self.tokens[:, :0], target=self.tokens, mask=self.mask)
+        return Batch.of(self.tokens[:, :0], self.tokens, self.mask.sum(1))
 
     def parts(self, size: int) -> Iterator["Sequences"]:
         yield from map(Sequences, self.tokens.split(size), self.mask.split(size))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softbeam.objectives.losses.risk import Metric
 from softbeam.search.tracked import Tracked, tracked_beam
-from softbeam.types import Decoder
+from softbeam.types import Decoder, Ends
 
 # Beam-search optimization
 
@@ -34,8 +34,7 @@ def bso_loss(
     target: Int[Tensor, "batch time"],
     *,
     k: int,
-    lengths: Int[Tensor, " batch"],
-    eos: int | None = None,
+    ends: Ends,
     margin: float = 1.0,
     delta: Metric | None = None,
 ) -> Margins:
@@ -50,9 +49,10 @@ def bso_loss(
     if k < 2:
         raise ValueError(f"k={k} must be at least 2: one more than the beam that decodes")
     loss = decoder.embedding.new_zeros(len(target))
+    lengths, eos = ends
     since = torch.zeros_like(lengths)
     violated, fallen = [], []
-    for beam in tracked_beam(decoder, target, k=k, lengths=lengths, eos=eos):
+    for beam in tracked_beam(decoder, target, k=k, lengths=ends.lengths, eos=ends.eos):
         slot, score = _rival(beam, k, last=lengths == beam.t + 1)
         gap = torch.where(score.isneginf(), -1.0, margin - beam.gold + score)
         wrong = (gap > 0) & (beam.t < lengths)
@@ -112,21 +112,21 @@ def crf_loss(
     target: Int[Tensor, "batch time"],
     *,
     k: int,
-    lengths: Int[Tensor, " batch"],
-    eos: int | None = None,
+    ends: Ends,
 ) -> EarlyUpdate:
     """-s(y_1:j) + log sum over the beam and gold of exp s (Andor et al. 2016).
 
     j is the step in which gold falls off the beam (early update), or the last. Where the beam
     holds the whole space this is the exact negative log-likelihood of the globally normalized
-    model: over sequences of the given length or, with `eos`, that end there or before.
+    model: over sequences of the given length or, with an end mark, that end there or before.
     """
     if k < 1:
         raise ValueError(f"k={k} must be at least 1")
     loss = decoder.embedding.new_zeros(len(target))
+    lengths = ends.lengths
     steps, fell = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
     going = lengths > 0
-    for beam in tracked_beam(decoder, target, k=k, lengths=lengths, eos=eos):
+    for beam in tracked_beam(decoder, target, k=k, lengths=ends.lengths, eos=ends.eos):
         stops = going & (beam.fell | (lengths == beam.t + 1))
         gold = beam.gold.masked_fill(~beam.fell, float("-inf"))  # counted once
         log_z = torch.cat([beam.score, gold[:, None]], 1).logsumexp(1)

@@ -11,52 +11,42 @@ from torch.nn.functional import pad
 
 from softbeam.search.hard import beam_search, one_by_one, sample
 from softbeam.search.tracked import Repeated
-from softbeam.types import Decoder, Hypotheses
+from softbeam.types import Decoder, Ends, Hypotheses
 
 Metric = Callable[[Sequence[int], Sequence[int]], float]  # (predicted, gold) -> cost, 0 is perfect
 
 
 def sentence_costs(
     metric: Metric,
-    tokens: Int[Tensor, "batch n time"],
-    lengths: Int[Tensor, "batch n"],
+    outputs: Hypotheses,
     target: Int[Tensor, "batch target_time"],
-    target_lengths: Int[Tensor, " batch"],
-    *,
-    dtype: torch.dtype = torch.float32,
+    lengths: Int[Tensor, " batch"],
 ) -> Float[Tensor, "batch n"]:
     """The metric of each output against its sentence's gold tokens; end marks are tokens."""
-    golds = [g[:n] for g, n in zip(target.tolist(), target_lengths.tolist(), strict=True)]
-    found = [
+    golds = [gold[:n] for gold, n in zip(target.tolist(), lengths.tolist(), strict=True)]
+    tokens, sizes = outputs.tokens.tolist(), outputs.lengths.tolist()
+    costs = [
         [metric(path[:n], gold) for path, n in zip(paths, ns, strict=True)]
-        for paths, ns, gold in zip(tokens.tolist(), lengths.tolist(), golds, strict=True)
+        for paths, ns, gold in zip(tokens, sizes, golds, strict=True)
     ]
-    return torch.tensor(found, device=tokens.device, dtype=dtype)
+    return outputs.scores.new_tensor(costs)
 
 
 # Minimum risk
 
 
 @torch.no_grad()
-def beam_candidates(
-    decoder: Decoder, *, n: int, lengths: Int[Tensor, " batch"], eos: int | None = None
-) -> Hypotheses:
+def beam_candidates(decoder: Decoder, ends: Ends, *, n: int) -> Hypotheses:
     """The n best of a beam of n; a score of -inf marks places that a small space leaves empty."""
-    return beam_search(decoder, k=n, lengths=lengths, eos=eos, nbest=n)
+    return beam_search(decoder, k=n, lengths=ends.lengths, eos=ends.eos, nbest=n)
 
 
 @torch.no_grad()
-def sampled_candidates(
-    decoder: Decoder,
-    *,
-    n: int,
-    lengths: Int[Tensor, " batch"],
-    eos: int | None = None,
-    rng: Generator,
-) -> Hypotheses:
-    """n outputs of each source by ancestral sampling, repetitions and all."""
-    drawn = sample(Repeated(decoder, n), lengths=lengths.repeat_interleave(n), eos=eos, rng=rng)
-    shape = (len(lengths), n)
+def sampled_candidates(decoder: Decoder, ends: Ends, *, n: int, rng: Generator) -> Hypotheses:
+    """n outputs of each source by ancestral sampling, with repetitions."""
+    lengths = ends.lengths.repeat_interleave(n)
+    drawn = sample(Repeated(decoder, n), lengths=lengths, eos=ends.eos, rng=rng)
+    shape = (len(ends.lengths), n)
     tokens = drawn.tokens.squeeze(1).unflatten(0, shape)
     return Hypotheses(tokens, *(v.squeeze(1).unflatten(0, shape) for v in drawn[1:]))
 
@@ -102,25 +92,23 @@ def expected_risk(
 @torch.no_grad()
 def rollout(
     decoder: Decoder,
-    target: Int[Tensor, "batch time"],
+    ends: Ends,
     *,
-    gold_steps: int = 0,
-    lengths: Int[Tensor, " batch"],
-    eos: int | None = None,
+    gold: Int[Tensor, "batch gold_steps"],
     rng: Generator | None = None,
 ) -> Hypotheses:
-    """Outputs that begin with `gold_steps` gold tokens and go on by sampling, or greedily."""
-    gold = iter(target[:, :gold_steps].unbind(1))
+    """Outputs that begin with the gold tokens and continue with samples, or greedily."""
+    first = iter(gold.unbind(1))
 
     def choose(scores: Tensor) -> Tensor:
-        given = next(gold, None)
+        given = next(first, None)
         if given is not None:
             return given
         if rng is None:
             return scores.argmax(-1)
         return torch.multinomial(scores.softmax(-1), 1, generator=rng).squeeze(-1)
 
-    return one_by_one(decoder, choose, lengths=lengths, eos=eos)
+    return one_by_one(decoder, choose, lengths=ends.lengths, eos=ends.eos)
 
 
 def reinforce_loss(
@@ -133,7 +121,7 @@ def reinforce_loss(
     """(cost - baseline) * log p(y_s+1: | y_1:s), of an output's log-probabilities (Williams 1992).
 
     The expected gradient is that of the expected cost of what follows `gold_steps` gold tokens,
-    for any baseline that does not depend on the sample. Its value means nothing.
+    for any baseline that does not depend on the sample; only the gradient is of interest.
     """
     return (costs - baseline).to(log_probs.dtype) * log_probs[:, gold_steps:].sum(1)
 
