@@ -44,7 +44,7 @@ def last_json(text: str) -> dict:
 def test_train_then_evaluate_then_decode(run, tmp_path, capsys):
     assert main(["evaluate", str(run), "--search", "beam", "--beam", "3", "--json", "--quiet"]) == 0
     found = last_json(capsys.readouterr().out)
-    assert found["metrics"]["accuracy"] == 100.0 and found["search"]["beam"] == 3
+    assert found["metrics"]["accuracy"] == 100.0 and found["search"]["k"] == 3
     new = tmp_path / "new.txt"
     new.write_text("the cat runs\na dog sleeps\n")
     assert main(["decode", str(run), "--input", str(new), "--quiet"]) == 0

@@ -35,9 +35,10 @@ from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.mask_predict import mask_predict
 from softbeam.sampling.proposals import MaskedConditionals
-from softbeam.training.config import Search, to_yaml
+from softbeam.training.config import to_yaml
 from softbeam.training.metrics import bleu, error_rates
 from softbeam.training.recipes import masked_g2p
+from softbeam.training.searches import Greedy
 
 TARGETS = list(CELLS)
 
@@ -372,7 +373,7 @@ def test_a_folder_without_such_a_model_is_refused(tmp_path, capsys):
     assert main(words) == 2
     assert "is not a run folder" in capsys.readouterr().err
     stage = replace(masked_g2p().pretrain, objective=CrossEntropy())
-    left_to_right = replace(masked_g2p(), model=Lstm(), select=Search(), pretrain=stage)
+    left_to_right = replace(masked_g2p(), model=Lstm(), select=Greedy(), pretrain=stage)
     (tmp_path / "config.yaml").write_text(to_yaml(left_to_right))
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert main([*words, "--quiet"]) == 2

@@ -22,9 +22,10 @@ from softbeam.search.hard import beam_search
 from softbeam.search.soft.beam import REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam, soft_beam_loss
 from softbeam.tensors import mix
-from softbeam.training.config import RunConfig, Search, Stage
+from softbeam.training.config import RunConfig, Stage
 from softbeam.training.loop import train
-from softbeam.types import FedDecoder
+from softbeam.training.searches import Beam
+from softbeam.types import Batch, FedDecoder
 from support import conformance
 from support.objective_toys import batch_of, call, rows_of
 from support.torch_layers import twins
@@ -281,7 +282,7 @@ def test_a_run_learns_to_copy_and_keeps_it_through_a_soft_beam(tmp_path):
         model=Transformer(width=32, layers=1, heads=4, dropout=0.0, longest=24),
         pretrain=Stage(objective=CrossEntropy(), epochs=12, lr=5e-3, warmup=20, tokens=200),
         finetune=Stage(objective=DirectLoss(k=2, finish=True), epochs=2, lr=1e-3, tokens=200),
-        select=Search(method="beam", beam=2),
+        select=Beam(k=2),
     )
     summary = train(config, tmp_path / "run", quiet=True)
     assert summary["metrics"]["bleu"] > 90

@@ -40,9 +40,10 @@ from softbeam.reports.analysis import (
 from softbeam.reports.gold_on_beam import Fate
 from softbeam.search.decoders import stepwise_scores
 from softbeam.training import metrics
-from softbeam.training.config import RunConfig, Search, to_yaml
+from softbeam.training.config import RunConfig, to_yaml
 from softbeam.training.evaluation import Problems
 from softbeam.training.runs import load_run, save_weights
+from softbeam.training.searches import Beam, Greedy, SoftBeamSearch
 from softbeam.training.vocabularies import make_codecs
 
 # Outputs against references
@@ -246,7 +247,7 @@ def checked(label: str, shift: float) -> dict:
     """The check on 40 sentences of three tokens whose gold is one label, but for the last."""
     codecs = Codecs(Vocabulary(["w"], SOURCE), Vocabulary(["A", "B"]))
     material = Problems([("w",) * 3] * 40, [[(label, label, "A")]] * 40)
-    search = Search(method="beam", beam=3)
+    search = Beam(k=3)
     return check_normalization(AfterBModel(shift), material, "tagging", codecs, search)
 
 
@@ -282,12 +283,12 @@ def test_a_beam_of_one_cannot_check():
     codecs = Codecs(Vocabulary(["w"], SOURCE), Vocabulary(["A", "B"]))
     with pytest.raises(ValueError, match="beam=1"):
         material = Problems([("w",)], [[("A",)]])
-        check_normalization(AfterBModel(0.0), material, "tagging", codecs, Search(beam=1))
+        check_normalization(AfterBModel(0.0), material, "tagging", codecs, Beam(k=1))
 
 
 def test_one_beam_for_all_runs():
-    assert own_beam([Search(), Search(method="greedy", beam=9)]) == 3
-    assert own_beam([Search(), Search(method="beam", beam=4), Search(method="beam", beam=1)]) == 4
+    assert own_beam([Greedy(), SoftBeamSearch(k=9)]) == 3
+    assert own_beam([Greedy(), Beam(k=4), Beam(k=1)]) == 4
 
 
 # Runs
@@ -306,7 +307,7 @@ def untrained(folder: Path, task: Task, *, seed: int = 1, beam: int = 2) -> Path
     config = RunConfig(
         data=task,
         model=Lstm(hidden=8, embedding=8, attention=attention),
-        select=Search(method="beam", beam=beam, max_extra=2),
+        select=Beam(k=beam, max_extra=2),
     )
     codecs = make_codecs(config, task.load())
     torch.manual_seed(seed)

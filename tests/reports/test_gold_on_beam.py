@@ -13,8 +13,8 @@ from softbeam.data.vocabulary import SOURCE, TARGET, Vocabulary
 from softbeam.models.specs import Lstm
 from softbeam.reports.gold_on_beam import OUTCOMES, beam_recovery, gold_fates, is_gold, outcome
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.training.config import Search
 from softbeam.training.decoding import decode
+from softbeam.training.searches import Beam
 from softbeam.types import Hypotheses
 from support.toys import ToyDecoder, plain_beam, score, step_scores
 
@@ -203,7 +203,7 @@ def test_fates_agree_with_what_decoding_gives(kind, normalize):
         for parameter in model.parameters():
             parameter.mul_(4.0)
     options = {"max_ratio": 1.0, "max_extra": 1, "length_penalty": 2.0}
-    search = Search(method="beam", beam=3, normalize=normalize, **options)
+    search = Beam(k=3, normalize=normalize, **options)
     found = decode(model, [e.source for e in examples], codecs, search)
     own = [Example(e.source, tuple(f[0].tokens)) for e, f in zip(examples, found, strict=True)]
     examples = [*examples[::2], *own[1::2]]  # half of the golds are what the search gives

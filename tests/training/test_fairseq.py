@@ -172,7 +172,7 @@ def test_it_decodes_as_any_run(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and all(set(line.split()) <= set(TARGET) for line in lines)
     assert main([*words, "--search", "greedy"]) == 2
-    assert "mask-predict is for conditional masked language models" in capsys.readouterr().err
+    assert "mask-predict works only with conditional masked LMs" in capsys.readouterr().err
 
 
 def refused(words, capsys) -> str:

@@ -14,12 +14,13 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.schedules import Moment
 from softbeam.training import many
-from softbeam.training.config import RunConfig, Search, Stage, from_yaml, to_yaml
+from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.training.evaluation import evaluate_split
 from softbeam.training.loop import Learner, Trainer, train
 from softbeam.training.optimization import lr_shape, make_optimizer
 from softbeam.training.recipes import RECIPES
 from softbeam.training.runs import load, load_run, read_metrics
+from softbeam.training.searches import Beam, Greedy
 from softbeam.types import Batch
 from support.objective_toys import rows_of
 
@@ -91,7 +92,7 @@ def test_a_run_folder_says_everything_and_loads(config, tmp_path):
     assert all(set(n) == {"train", "dev"} and n["dev"]["variance"] >= 0 for n in normalizers)
     facts = json.loads((out / "environment.json").read_text())
     assert facts["packages"]["torch"] and facts["examples"]["train"] == 150
-    again, _ = evaluate_split(load(out, threads=1), "dev", Search(), quiet=True)
+    again, _ = evaluate_split(load(out, threads=1), "dev", Greedy(), quiet=True)
     assert again["metrics"] == summary["metrics"]
 
 
@@ -225,7 +226,7 @@ def test_translation_from_two_files(tmp_path, subwords):
         ),
         model=Lstm(attention="bahdanau", embedding=32, hidden=32),
         pretrain=Stage(objective=CrossEntropy(), epochs=20, lr=0.01, tokens=60),
-        select=Search(method="beam", beam=2),
+        select=Beam(k=2),
     )
     summary = train(config, tmp_path / "run", quiet=True)
     assert summary["metrics"]["chrf"] > 90

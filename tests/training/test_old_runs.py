@@ -50,6 +50,8 @@ def test_an_old_run_decodes(folder, capsys):
 
 def test_an_old_run_that_was_stopped_goes_on_to_the_same_end(folder):
     words = json.loads((folder / "finished" / "environment.json").read_text())["command"][1:-1]
+    new = {"--select.method": "--select", "--select.beam": "--select.k"}  # flags were renamed
+    words = [new.get(word, word) for word in words]
     assert main([*words, "stopped", "--resume", "--quiet"]) == 0
     finished, resumed = (
         load_file(folder / r / "model.safetensors") for r in ("finished", "stopped")

@@ -5,6 +5,7 @@ from collections.abc import Container
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
+import docstring_parser
 from jsonargparse import ArgumentParser
 
 from softbeam.data.readers import read_texts
@@ -49,17 +50,23 @@ def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
     ]
 
 
-def add_fields(made: Parser, settings: type, *, skip: Container[str] = ()) -> None:
-    """A flag for each field of a dataclass, `--burn-in` for `burn_in`, with what it documents."""
-    from docstring_parser import parse
+def field_docs(settings: type) -> dict[str, str]:
+    """What the docstrings of a dataclass and of its bases say of each field, on one line."""
+    return {
+        p.arg_name: " ".join((p.description or "").split())
+        for kind in reversed(settings.__mro__)
+        for p in docstring_parser.parse(kind.__doc__ or "").params
+    }
 
-    documented = {p.arg_name: p.description or "" for p in parse(settings.__doc__ or "").params}
+
+def add_fields(made: Parser, settings: type, *, skip: Container[str] = ()) -> None:
+    """Add a flag for each field of a dataclass, `--burn-in` for `burn_in`, with its help."""
     for f in fields(settings):
         if f.name in skip:
             continue
-        name, text = f.name.replace("_", "-"), " ".join(documented[f.name].split())
         assert f.default is not MISSING
-        made.add_argument(f"--{name}", type=f.type, default=f.default, help=text)
+        flag, text = f"--{f.name.replace('_', '-')}", field_docs(settings)[f.name]
+        made.add_argument(flag, type=f.type, default=f.default, help=text)
 
 
 def given_texts(parsed: Any) -> list[str]:

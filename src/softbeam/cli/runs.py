@@ -2,15 +2,17 @@
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from softbeam.cli.parser import Parser, as_lists, parser, say_json
+from softbeam.cli.parser import Parser, as_lists, field_docs, parser, say_json
 from softbeam.errors import UserError, limited
 from softbeam.runtime.files import write_text
+from softbeam.training.config import CONFIG, from_yaml
+from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search, name_of
 
-ALIASES = {"--search": "--method"}
+OWN = "the search that chose the run's weights if not given"
 
 
 def decode(words: list[str]) -> int:
@@ -48,8 +50,8 @@ def evaluate(words: list[str]) -> int:
         "--check-normalization", action="store_true", help="raw and normalized scores, and log Z"
     )
     parsed, search = parse_search(made, words)
-    if parsed.check_normalization and search.method == "beam" and search.beam < 2:
-        raise UserError(f"--beam {search.beam}: --check-normalization needs a beam of at least 2")
+    if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
+        raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
     from softbeam.training import evaluation, runs
 
     run = runs.load(Path(parsed.run), threads=parsed.threads)
@@ -129,22 +131,42 @@ def analyze(words: list[str]) -> int:
 
 
 def search_arguments(made: Parser) -> None:
-    """The run folder and the flags of a search, shared by decode and evaluate."""
-    from softbeam.training.config import Search
-
+    """Add the run folder and the flags of all searches, shared by decode and evaluate."""
     made.add_argument("run", type=str, help="folder of a finished run")
-    made.add_class_arguments(Search, None)
+    made.add_argument("--search", type=str, default=None, help=f"{', '.join(SEARCHES)}; {OWN}")
+    for name, flag in search_flags().items():
+        kinds = {k: s for k, s in SEARCHES.items() if name in {f.name for f in fields(s)}}
+        first = next(iter(kinds.values()))
+        text = field_docs(first)[name]
+        only = f" ({', '.join(kinds)})" if len(kinds) < len(SEARCHES) else ""
+        kind: Any = next(f.type for f in fields(first) if f.name == name)
+        made.add_argument(f"--{flag}", type=kind | None, default=None, help=text + only)
     made.add_argument("--threads", type=int, default=1, help="processor threads")
     made.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def parse_search(made: Parser, words: list[str]) -> tuple[Any, Any]:
-    """Parsed arguments and their `Search`; `--search` is the method."""
-    from softbeam.training.config import Search
+def search_flags() -> dict[str, str]:
+    """The flags of decode and evaluate by the fields of searches that they set."""
+    names = dict.fromkeys(f.name for kind in SEARCHES.values() for f in fields(kind))
+    return {name: FLAGS.get(name, name.replace("_", "-")) for name in names}
 
-    parsed = made.parse_args([ALIASES.get(word, word) for word in words])
+
+def parse_search(made: Parser, words: list[str]) -> tuple[Any, Search]:
+    """Parse the arguments; the search is that of --search, or else the run's own."""
+    parsed = made.parse_args(words)
     limited("--threads", parsed.threads, least=1)
-    return parsed, Search(**{f.name: parsed[f.name] for f in fields(Search)})
+    if parsed.search is None:
+        search = from_yaml(Path(parsed.run) / CONFIG).select
+    elif parsed.search in SEARCHES:
+        search = SEARCHES[parsed.search]()
+    else:
+        raise UserError(f"--search {parsed.search}: there are {', '.join(SEARCHES)}")
+    values = {name: parsed[flag.replace("-", "_")] for name, flag in search_flags().items()}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name in given.keys() - {f.name for f in fields(search)}:
+        flag = f"--{search_flags()[name]} {given[name]}"
+        raise UserError(f"{flag}: is no setting of the search {name_of(search)}")
+    return parsed, replace(search, **given)
 
 
 def show_figures(figures: dict[str, Any]) -> None:

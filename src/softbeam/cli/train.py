@@ -8,12 +8,25 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
-from softbeam.cli.parser import parser, say_json, whole_numbers
+from softbeam.cli.parser import field_docs, parser, say_json, whole_numbers
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import UserError
+from softbeam.models import specs
 from softbeam.runtime import ranks
+from softbeam.training.config import (
+    check_yaml,
+    load_settings,
+    objective_names,
+    run_parser,
+    to_run,
+)
+from softbeam.training.recipes import RECIPES
+from softbeam.training.searches import SEARCHES
 
-TRAIN_ALIASES = {"--objective": "--finetune.objective", "--beam": "--finetune.objective.k"}
+TRAIN_ALIASES = {
+    "--objective": "--finetune.objective",
+    "--beam": "--finetune.objective.k",
+}  # and selection_beam
 
 
 SHORT_FORMS = """
@@ -22,7 +35,8 @@ short forms:
                            two-pass-scheduled-sampling, direct-loss, soft-hinge, hard-hinge,
                            beam-search-optimization, beam-crf, minimum-risk or reinforce, after
                            the first stage
-  --beam K                 --finetune.objective.k
+  --beam K                 --finetune.objective.k, and --select.k if dev is searched with a beam
+  --select NAME            greedy, beam, sample, soft-beam or mask-predict
   --skip-bad               --data.skip_bad true
 """
 
@@ -170,17 +184,12 @@ def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, lis
 
 
 def recipe_list() -> str:
-    from softbeam.training.recipes import RECIPES
-
     docs = {name: (make.__doc__ or "").splitlines()[0] for name, make in RECIPES.items()}
     return "\n".join(f"  {name:12} {doc}" for name, doc in docs.items())
 
 
 def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     """A recipe's name and flags as a `RunConfig`, and the parsed flags themselves."""
-    from softbeam.training.config import check_yaml, run_parser, to_run
-    from softbeam.training.recipes import RECIPES
-
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = with_model(RECIPES[words[0]](), words)
@@ -197,11 +206,28 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     given = [path for before, path in pairwise(kept) if before == "--config"]
     for path in given:
         check_yaml(Path(path))
+    kept = class_names(kept)
     try:
-        parsed = made.parse_args(class_names(kept) + lenient)
+        parsed = made.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
     except UserError as error:
         raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
     return to_run(made, parsed), parsed
+
+
+def selection_beam(
+    words: list[str], translated: list[str], files: list[str], recipe: Any
+) -> list[str]:
+    """The flag by which --beam also sets the beam of selection, if that is a beam search."""
+    beams = [word for before, word in pairwise(words) if before == "--beam"]
+    if not beams or "--select.k" in words:
+        return []
+    chosen = [type(recipe.select).__name__]
+    for path in files:
+        select = load_settings(Path(path).read_text(encoding="utf-8")).get("select", {})
+        chosen += [select["class_path"]] if "class_path" in select else []
+    chosen += [word for before, word in pairwise(translated) if before == "--select"]
+    wide = [kind.__name__ for kind in SEARCHES.values() if "k" in {f.name for f in fields(kind)}]
+    return ["--select.k", beams[-1]] if chosen[-1] in wide else []
 
 
 def with_model(recipe: Any, words: list[str]) -> Any:
@@ -210,8 +236,6 @@ def with_model(recipe: Any, words: list[str]) -> Any:
     Otherwise it would take over the recipe's fields of the same names: an LSTM's `hidden` is not a
     Transformer's.
     """
-    from softbeam.models import specs
-
     named = [word for before, word in pairwise(words) if before == "--model"]
     kind = getattr(specs, named[-1], None) if named else None
     if not (isinstance(kind, type) and issubclass(kind, specs.Model)):
@@ -233,33 +257,30 @@ def trial(text: str) -> tuple[str, list[str]]:
 
 
 def class_names(words: list[str]) -> list[str]:
-    """`--finetune.objective direct-loss` as jsonargparse knows it: DirectLoss."""
-    from softbeam.training.config import objective_names
-
-    named, known = ("--pretrain.objective", "--finetune.objective"), objective_names()
-    found = []
+    """Translate short names of objectives and searches: direct-loss is DirectLoss."""
+    objectives = ("objective", objective_names())
+    searches = ("search", {name: kind.__name__ for name, kind in SEARCHES.items()})
+    short = dict.fromkeys(("--pretrain.objective", "--finetune.objective"), objectives)
+    short["--select"] = searches
+    translated = []
     for before, word in zip(["", *words], words, strict=False):
-        short = before in named and word.islower() and "." not in word and word != "null"
-        if short and word not in known:
-            raise UserError(f"no objective {word!r}; there are {', '.join(known)}")
-        found.append(known[word] if short else word)
-    return found
+        if before in short and word.islower() and "." not in word and word != "null":
+            what, names = short[before]
+            if word not in names:
+                raise UserError(f"no {what} {word!r}; there are {', '.join(names)}")
+            word = names[word]
+        translated.append(word)
+    return translated
 
 
 def field_help(parts: dict[str, Any]) -> str:
     """The flags of the recipe's own classes, one on a line."""
-    from docstring_parser import parse
-
     lines = []
     for prefix, value in parts.items():
         lines.append(f"\nfields of {prefix}, a {type(value).__name__}:")
-        documented = {
-            p.arg_name: p.description or ""
-            for cls in reversed(type(value).__mro__)
-            for p in parse(cls.__doc__ or "").params
-        }
+        documented = field_docs(type(value))
         for f in fields(value):
-            text = " ".join(documented.get(f.name, "").split())
+            text = documented.get(f.name, "")
             lines.append(
                 f"  {f'--{prefix}.{f.name}':24} {text} (default: {getattr(value, f.name)})"
             )

@@ -35,12 +35,13 @@ from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Constant
-from softbeam.training.config import RunConfig, Search, Stage
+from softbeam.training.config import RunConfig, Stage
 from softbeam.training.evaluation import evaluate
 from softbeam.training.loop import train
 from softbeam.training.masked_lm import train_mlm
 from softbeam.training.recipes import stress
 from softbeam.training.runs import load_run
+from softbeam.training.searches import Beam, Greedy, Search
 from softbeam.types import Kernel, MaskedLM
 
 BEAM = 3
@@ -103,7 +104,7 @@ def second(start: RunConfig, objective: Objective, out: Path) -> RunConfig:
     """Two more epochs from the start's weights."""
     stage = Stage(objective=objective, epochs=2, lr=1e-3, schedule="linear")
     raw = isinstance(objective, DirectLoss) and not objective.normalize
-    select = Search(method="beam", beam=BEAM, normalize=not raw)
+    select = Beam(k=BEAM, normalize=not raw)
     return replace(start, finetune=stage, warm_start=str(out / START), select=select)
 
 
@@ -111,9 +112,9 @@ def decoded(folder: Path) -> Row:
     loaded = load_run(folder)
     examples = loaded.config.data.load().split("test")
     normalize = loaded.config.select.normalize
-    searches = {
-        "greedy": Search(normalize=normalize),
-        f"beam {BEAM}": Search(method="beam", beam=BEAM, normalize=normalize),
+    searches: dict[str, Search] = {
+        "greedy": Greedy(normalize=normalize),
+        f"beam {BEAM}": Beam(k=BEAM, normalize=normalize),
     }
     kind = loaded.config.data.kind
     return {

@@ -25,7 +25,6 @@ from softbeam.errors import UserError
 from softbeam.reports.gold_on_beam import OUTCOMES, Fate, gold_fates
 from softbeam.runtime.progress import Progress
 from softbeam.search.decoders import forced_scores
-from softbeam.training.config import Search
 from softbeam.training.decoding import Output, best, decode
 from softbeam.training.evaluation import (
     LOWER_IS_BETTER,
@@ -37,6 +36,7 @@ from softbeam.training.evaluation import (
     score,
 )
 from softbeam.training.runs import Run, load
+from softbeam.training.searches import Beam, Search
 
 Tokens = Sequence[str]
 OnBatch = Callable[[int], None]
@@ -295,18 +295,18 @@ def check_normalization(
     material: Problems,
     kind: Kind,
     codecs: Codecs,
-    search: Search,
+    search: Beam,
     *,
     on_batch: OnBatch = lambda done: None,
 ) -> dict[str, Any]:
     """The main metric with raw and with locally normalized scores, log Z, and advice if one fails.
 
-    Of beam search with the search's `beam`; greedy search cannot tell the two apart. `p_value` is
+    Of beam search; greedy search cannot tell the two apart. `p_value` is
     of `training.evaluation.compare`, and log Z is taken over the first reference of each source.
     """
-    if search.beam < 2:
-        raise ValueError(f"beam={search.beam}: one hypothesis is the same with raw scores")
-    search = replace(search, method="beam", nbest=1)
+    if search.k < 2:
+        raise ValueError(f"k={search.k}: one hypothesis is the same with raw scores")
+    search = replace(search, nbest=1)
     outputs = [
         best(
             decode(model, material.sources, codecs, replace(search, normalize=n), on_batch=on_batch)
@@ -320,7 +320,7 @@ def check_normalization(
     agree = test["difference"] * (normalized - raw) > 0  # the test is of accuracy, also beside F1
     sure = agree and test["p_value"] < 0.05
     return {
-        "beam": search.beam,
+        "beam": search.k,
         "metric": metric,
         "raw": both[0][metric],
         "normalized": both[1][metric],
@@ -335,14 +335,14 @@ def check_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict[st
     """`check_normalization` of a run, with the search's beam or, without one, the run's own."""
     kind = run.config.data.kind
     material = problems(kind, run.config.data.load().split(split))
-    beam = own_beam([search if search.method == "beam" else run.config.select])
+    beam = own_beam([search if isinstance(search, Beam) else run.config.select])
     with Progress(f"check {split}", 2 * len(material.sources), quiet=quiet) as progress:
         return check_normalization(
             run.model,
             material,
             kind,
             run.codecs,
-            replace(search, beam=beam),
+            search.to(Beam, k=beam, nbest=1),
             on_batch=progress.advance,
         )
 
@@ -452,7 +452,7 @@ def shared_problems(runs: Mapping[str, Run], split: str) -> tuple[Kind, Problems
 
 def own_beam(searches: Sequence[Search]) -> int:
     """The widest beam among the searches that use one, 3 if none does."""
-    wide = [s.beam for s in searches if s.method == "beam" and s.beam > 1]
+    wide = [s.k for s in searches if isinstance(s, Beam) and s.k > 1]
     return max(wide, default=USUAL_BEAM)
 
 
@@ -467,15 +467,14 @@ def measure(
 ) -> dict[str, Any]:
     """All measures of one run."""
     kind, model, codecs, select = run.config.data.kind, run.model, run.codecs, run.config.select
-    search = replace(
-        select,
-        method="beam",
-        beam=beam,
+    search = select.to(
+        Beam,
+        k=beam,
         nbest=1,
         normalize=select.normalize if normalize is None else normalize,
     )
     outputs = {
-        k: decode(model, material.sources, codecs, replace(search, beam=k), on_batch=on_batch)
+        k: decode(model, material.sources, codecs, replace(search, k=k), on_batch=on_batch)
         for k in sorted({*beams, beam})
     }
     check = check_normalization(model, material, kind, codecs, search, on_batch=on_batch)

@@ -15,8 +15,8 @@ from softbeam.data.vocabulary import EOS
 from softbeam.search.hard import beam_search
 from softbeam.search.tracked import token_scores, tracked_beam
 from softbeam.tensors import length_mask
-from softbeam.training.config import Search
-from softbeam.training.decoding import length_limits, longest, searched
+from softbeam.training.decoding import longest
+from softbeam.training.searches import Beam
 from softbeam.types import Decoder, Hypotheses
 
 
@@ -134,13 +134,12 @@ def gold_fates(
     model: nn.Module,
     examples: Sequence[Example],
     codecs: Codecs,
-    search: Search,
+    search: Beam,
     *,
     tokens: int = 4000,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> list[Fate]:
-    """The fate of each example's target in the beam search that `training.decoding.searcher`
-    would run.
+    """The fate of each example's target in the beam search that `training.decoding` would run.
 
     Gold is the target as the model's vocabulary spells it: one of several spellings in subwords.
     """
@@ -148,16 +147,16 @@ def gold_fates(
     eos = codecs.target.id(EOS)
     device = next(model.parameters()).device
     fates: dict[int, Fate] = {}
-    for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.beam)):
+    for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.k)):
         source = batch.source.to(device)
         sizes = (source != 0).sum(1)
         lengths = [len(encoded[number].target) for number in numbers]
         recovery = beam_recovery(
-            searched(model(source), search, codecs.target),
+            search.bind(model(source), codecs.target),
             batch.target.masked_fill(~batch.mask, -1).to(device),
-            k=search.beam,
+            k=search.k,
             lengths=torch.tensor(lengths, device=device),
-            limits=length_limits(sizes, search, codecs.target, longest(model)),
+            limits=search.limits(sizes, codecs.target, longest(model)),
             eos=eos,
             length_penalty=search.length_penalty,
         )

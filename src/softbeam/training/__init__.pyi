@@ -2,7 +2,6 @@ from .config import (
     RunConfig as RunConfig,
 )
 from .config import (
-    Search as Search,
 )
 from .config import (
     Stage as Stage,
@@ -27,4 +26,12 @@ from .runs import (
 )
 from .runs import (
     load_run as load_run,
+)
+from .searches import (
+    AncestralSample as AncestralSample,
+    Beam as Beam,
+    Greedy as Greedy,
+    MaskPredict as MaskPredict,
+    Search as Search,
+    SoftBeamSearch as SoftBeamSearch,
 )

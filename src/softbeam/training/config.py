@@ -27,67 +27,9 @@ from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Cost
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Schedule
+from softbeam.training.searches import FIT, Greedy, Search, from_method, name_of
 
 P = TypeVar("P", bound=ArgumentParser)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """How outputs are looked for.
-
-    Args:
-        method: greedy, beam, sample or soft-beam; mask-predict for masked language models.
-        beam: hypotheses kept by beam search.
-        nbest: how many outputs to return for each input.
-        length_penalty: beam search ranks by score / length**length_penalty.
-        normalize: locally normalized step scores; false for raw scores.
-        max_ratio: longest output, in source tokens ...
-        max_extra: ... plus this many (not for tagging, whose outputs have the source's length).
-        alpha: inverse temperature of soft-beam decoding.
-        marginal: soft-beam decoding follows marginal instead of joint back pointers.
-        temperature: of sampling.
-        top_k: sample among this many best tokens only.
-        top_p: sample among the fewest tokens with this share of the mass only.
-        seed: of sampling.
-        candidates: lengths tried by mask-predict.
-        iterations: of mask-predict.
-    """
-
-    method: Literal["greedy", "beam", "sample", "soft-beam", "mask-predict"] = "greedy"
-    beam: int = 5
-    nbest: int = 1
-    length_penalty: float = 0.0
-    normalize: bool = True
-    max_ratio: float = 1.5
-    max_extra: int = 10
-    alpha: float = 1.0
-    marginal: bool = False
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    candidates: int = 5
-    iterations: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("beam", "candidates", "iterations", "top_k"):
-            limited(f"--{name}", getattr(self, name), least=1)
-        for name in ("alpha", "temperature"):
-            limited(f"--{name}", getattr(self, name), above=0)
-        for name in ("max_ratio", "max_extra"):
-            limited(f"--{name}", getattr(self, name), least=0)
-        limited("--top_p", self.top_p, above=0, most=1)
-        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
-        if not 1 <= self.nbest <= self.width:
-            limit = f"must be from 1 to {self.width} with {self.method}"
-            raise UserError(f"--nbest {self.nbest}: {limit}")
-
-    @property
-    def width(self) -> int:
-        """How many outputs are looked at for each input, of which the best can be returned."""
-        if self.method == "mask-predict":
-            return self.candidates
-        return self.beam if "beam" in self.method else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +92,7 @@ class RunConfig:
     pretrain: Stage = Stage(objective=CrossEntropy())
     finetune: Stage = Stage()
     warm_start: str | None = None
-    select: Search = Search()
+    select: Search = Greedy()
     seed: int = 1
     restarts: int = 1
     threads: int = 1
@@ -170,7 +112,8 @@ class RunConfig:
         return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
 
 
-CHOSEN = (Task, Model, Objective, Schedule, Cost)  # a file names the class of such a field
+CONFIG = "config.yaml"  # in a run's folder
+CHOSEN = (Task, Model, Search, Objective, Schedule, Cost)  # a file names the class of such a field
 OUR_PATH = re.compile(r"""(class_path["']?:\s*["']?)softbeam\.(?:\w+\.)*(\w+)""")
 FORMAT = "run"  # what jsonargparse calls the format of configurations
 
@@ -185,7 +128,11 @@ def without_modules(text: str) -> str:
 
 
 def load_settings(text: str) -> Any:
-    return get_loader("yaml")(without_modules(text))
+    """Read settings, also those that were written in an older form."""
+    settings = get_loader("yaml")(without_modules(text))
+    if isinstance(settings, dict) and isinstance(settings.get("select"), dict):
+        settings["select"] = from_method(settings["select"])
+    return settings
 
 
 def dump_settings(data: Any) -> str:
@@ -224,9 +171,6 @@ def objective_names() -> dict[str, str]:
     return {re.sub("(?<!^)(?=[A-Z])", "-", name).lower(): name for name in names}
 
 
-SEARCHES = "mask-predict is for conditional masked language models, and they for it"
-
-
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
     for name in ("restarts", "threads", "log_every", "checkpoint_every"):
@@ -235,8 +179,8 @@ def check(config: RunConfig) -> None:
     limited("--seed", config.seed, least=0, most=LARGEST_SEED)
     for name in ("pretrain", "finetune"):
         check_stage(name, getattr(config, name), config.model)
-    if (config.select.method == "mask-predict") == config.model.left_to_right:
-        raise UserError(f"--select.method {config.select.method}: {SEARCHES}")
+    if config.select.left_to_right != config.model.left_to_right:
+        raise UserError(f"--select {name_of(config.select)}: {FIT}")
     if not config.model.left_to_right and config.data.kind == "tagging":
         raise UserError("a conditional masked language model has lengths to predict: not for tags")
     if not config.stages:

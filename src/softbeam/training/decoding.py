@@ -2,25 +2,20 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example, read_lines
-from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
-from softbeam.errors import UserError, limited
-from softbeam.objectives.base import check_beam
+from softbeam.data.vocabulary import EOS, Codec
+from softbeam.errors import UserError
 from softbeam.runtime.progress import Progress
-from softbeam.sampling.mask_predict import mask_predict_decode
-from softbeam.search.decoders import Forbidding, LocallyNormalized
-from softbeam.search.hard import beam_search, greedy, sample
-from softbeam.search.soft.decode import soft_beam_decode
-from softbeam.training.config import SEARCHES, Search
 from softbeam.training.runs import Run
-from softbeam.types import Decoder, Hypotheses
+from softbeam.training.searches import Search
+from softbeam.types import Hypotheses
 
 
 class Output(NamedTuple):
@@ -28,13 +23,6 @@ class Output(NamedTuple):
 
     tokens: list[str]
     score: float
-
-
-def searched(decoder: Decoder, search: Search, codec: Codec) -> Decoder:
-    """The decoder as a hard search sees it: special tokens forbidden, scores as asked."""
-    never = [i for i in (codec.id(s) for s in (PAD, BOS, MASK)) if i is not None]
-    bound = Forbidding(decoder, never) if never else decoder
-    return LocallyNormalized(bound) if search.normalize else bound
 
 
 def longest(model: nn.Module) -> int | None:
@@ -52,98 +40,13 @@ def check_lengths(what: str, examples: Sequence[Encoded], model: nn.Module) -> N
             raise UserError(f"{what} {number} has {size} tokens; the model's limit is {limit}")
 
 
-def length_limits(
-    source_lengths: Tensor, search: Search, codec: Codec, most: int | None = None
-) -> Tensor:
-    """The longest output of each source, at most that of the model.
-
-    Without an end mark every output is as long as its source.
-    """
-    if codec.id(EOS) is None:
-        return source_lengths
-    limits = (source_lengths * search.max_ratio).long() + search.max_extra
-    return limits.clamp(min=1, max=most)
-
-
-def searcher(
-    search: Search, codec: Codec, most: int | None = None
-) -> Callable[[Any, Tensor], Hypotheses]:
-    """The search as a function of a model bound to its sources and of the source lengths."""
-    eos = codec.id(EOS)
-    rng = torch.Generator().manual_seed(search.seed)
-
-    def run(decoder: Any, source_lengths: Tensor) -> Hypotheses:
-        if (search.method == "mask-predict") == isinstance(decoder, Decoder):
-            raise UserError(f"--search {search.method}: {SEARCHES}")
-        if search.method == "mask-predict":
-            check_candidates(search, decoder)
-            return mask_predict_decode(
-                decoder,
-                decoder.length_scores,
-                candidates=search.candidates,
-                iterations=search.iterations,
-                nbest=search.nbest,
-            )
-        limits = length_limits(source_lengths, search, codec, most)
-        if search.method == "soft-beam":  # nothing is forbidden: no infinities in relaxed code
-            return soft_search(decoder, search, limits, eos)
-        bound = searched(decoder, search, codec)
-        if search.method == "greedy":
-            return greedy(bound, lengths=limits, eos=eos)
-        if search.method == "sample":
-            return sample(
-                bound,
-                lengths=limits,
-                eos=eos,
-                rng=rng,
-                temperature=search.temperature,
-                top_k=search.top_k,
-                top_p=search.top_p,
-            )
-        return beam_search(
-            bound,
-            k=search.beam,
-            lengths=limits,
-            eos=eos,
-            nbest=search.nbest,
-            length_penalty=search.length_penalty,
-        )
-
-    return run
-
-
 def check_width(
     search: Search, examples: Sequence[Encoded], codec: Codec, most: int | None
 ) -> None:
-    """A UserError if a beam is wider than all outputs of the longest source are many."""
-    if "beam" in search.method and examples:
+    """Raises UserError if the search is wider than the outputs of the longest source are many."""
+    if examples:
         sizes = torch.tensor([max(len(example.source) for example in examples)])
-        time = int(length_limits(sizes, search, codec, most))
-        check_beam("--beam", search.beam, vocab=len(codec), time=time)
-
-
-def check_candidates(search: Search, masked: Any) -> None:
-    possible = masked.length_scores.shape[1] - 1  # a text has at least one token
-    limited("--candidates", search.candidates, most=possible)
-
-
-def soft_search(decoder: Decoder, search: Search, limits: Tensor, eos: int | None) -> Hypotheses:
-    """The hard paths of soft-beam decoding (2018, Sec. 2.4), with their soft scores."""
-    bound = LocallyNormalized(decoder) if search.normalize else decoder
-    found = soft_beam_decode(
-        bound,
-        k=search.beam,
-        alpha=search.alpha,
-        time=int(limits.max()),
-        lengths=limits,
-        eos=eos,
-        marginal=search.marginal,
-    )
-    return Hypotheses(
-        found.tokens[:, : search.nbest],
-        found.lengths[:, : search.nbest],
-        found.scores[:, : search.nbest],
-    )
+        search.check_space(vocab=len(codec), time=int(search.limits(sizes, codec, most)))
 
 
 def decode(
@@ -159,16 +62,21 @@ def decode(
     encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
     check_lengths("source", encoded, model)
     check_width(search, encoded, codecs.target, longest(model))
-    find = searcher(search, codecs.target, longest(model))
+    rng = torch.Generator().manual_seed(search.seed)
+    eos = codecs.target.id(EOS)
     device = next(model.parameters()).device
     outputs: list[list[Output]] = [[] for _ in sources]
     model.eval()
     with torch.inference_mode():
         for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.width)):
             source = batch.source.to(device)
-            found = find(model(source), (source != 0).sum(1))
+            decoder = model(source)
+            search.check_model(decoder)
+            limits = search.limits((source != 0).sum(1), codecs.target, longest(model))
+            bound = search.bind(decoder, codecs.target)
+            hypotheses = search(bound, limits, eos=eos, rng=rng)
             for row, number in enumerate(numbers):
-                outputs[number] = read_out(found, row, codecs.target)
+                outputs[number] = read_out(hypotheses, row, codecs.target)
             on_batch(len(numbers))
     return outputs
 

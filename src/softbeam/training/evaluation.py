@@ -16,9 +16,9 @@ from softbeam.data.tasks import Kind
 from softbeam.runtime.progress import Progress
 from softbeam.search.decoders import forced_scores
 from softbeam.training import metrics, significance
-from softbeam.training.config import Search
 from softbeam.training.decoding import best, decode
 from softbeam.training.runs import Run
+from softbeam.training.searches import Search, name_of
 
 MAIN = {"tagging": "accuracy", "transcription": "sequence_error_rate", "translation": "bleu"}
 LOWER_IS_BETTER = {"sequence_error_rate", "token_error_rate"}
@@ -199,7 +199,11 @@ def evaluate_split(
             on_batch=progress.advance,
         )
     seconds = round(time.monotonic() - started, 2)
-    found = {"search": asdict(search), "metrics": metrics, "sentences": len(outputs)}
+    found = {
+        "search": {"method": name_of(search)} | asdict(search),
+        "metrics": metrics,
+        "sentences": len(outputs),
+    }
     return found | {"seconds": seconds}, outputs
 
 

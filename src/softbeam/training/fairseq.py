@@ -22,8 +22,9 @@ from softbeam.models.specs import PublishedCmlm
 from softbeam.objectives.masked import UniformMasking
 from softbeam.runtime.environment import environment
 from softbeam.runtime.files import require_writable, write_text
-from softbeam.training.config import RunConfig, Search, Stage, to_yaml
+from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.runs import CONFIG, METRICS, SUMMARY, save_weights
+from softbeam.training.searches import MaskPredict
 
 State = Mapping[str, Tensor]
 
@@ -53,7 +54,7 @@ def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -
             data=Translation(subwords=0),
             model=shape(state, args),
             pretrain=Stage(objective=UniformMasking(), epochs=1),
-            select=Search(method="mask-predict"),
+            select=MaskPredict(),
         )
         model = config.model.build(len(source), len(target))
         model.load_state_dict(renamed(state, config.model))

@@ -16,7 +16,8 @@ from softbeam.data.tasks import (
 from softbeam.models.specs import Cmlm, Lstm, Transformer
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.masked import UniformMasking
-from softbeam.training.config import RunConfig, Search, Stage
+from softbeam.training.config import RunConfig, Stage
+from softbeam.training.searches import Beam, MaskPredict
 
 
 def tagging() -> RunConfig:
@@ -35,7 +36,7 @@ def ccg() -> RunConfig:
         model=Lstm(encoder="bi", dropout=0.3),
         pretrain=Stage(objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2),
         finetune=Stage(epochs=4, lr=1e-3),
-        select=Search(method="beam", beam=3),  # 2018, Sec. 3: "beam size ... was set to 3"
+        select=Beam(k=3),  # 2018, Sec. 3: "beam size ... was set to 3"
     )
 
 
@@ -89,7 +90,6 @@ def translation() -> RunConfig:
             tokens=1500,
             schedule="linear",
         ),
-        select=Search(method="greedy"),
         threads=2,
     )
 
@@ -109,7 +109,6 @@ def transformer_translation() -> RunConfig:
             clip=1.0,
         ),
         finetune=Stage(epochs=2, lr=2e-4, tokens=2000, clip=1.0),
-        select=Search(method="greedy"),
         threads=2,
     )
 
@@ -128,7 +127,7 @@ def masked_translation() -> RunConfig:
             schedule="linear",
             clip=1.0,
         ),
-        select=Search(method="mask-predict", candidates=3, iterations=4),
+        select=MaskPredict(candidates=3, iterations=4),
     )
 
 
@@ -146,7 +145,7 @@ def masked_g2p() -> RunConfig:
             schedule="linear",
             clip=1.0,
         ),
-        select=Search(method="mask-predict", candidates=3, iterations=4),
+        select=MaskPredict(candidates=3, iterations=4),
     )
 
 

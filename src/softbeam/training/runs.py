@@ -23,10 +23,10 @@ from softbeam.runtime.files import (
     write_text,
 )
 from softbeam.training.checkpoint import NAME as CHECKPOINT
-from softbeam.training.config import RunConfig, from_yaml, to_yaml
+from softbeam.training.config import CONFIG, RunConfig, from_yaml, to_yaml
 from softbeam.training.vocabularies import load_codecs
 
-CONFIG, WEIGHTS, METRICS = "config.yaml", "model.safetensors", "metrics.jsonl"
+WEIGHTS, METRICS = "model.safetensors", "metrics.jsonl"
 SUMMARY = "summary.json"
 NUMBER = (int, float)
 SUMMARY_TYPES: Types = {"metrics": dict, "epoch": int, "parameters": int, "seconds": NUMBER}

@@ -17,10 +17,11 @@ from softbeam.data.tasks import Corpus, Kind
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text
-from softbeam.training.config import RunConfig, Search, to_json
+from softbeam.training.config import RunConfig, to_json
 from softbeam.training.evaluation import evaluate_outputs, log_z
 from softbeam.training.loop import train
 from softbeam.training.runs import load_run
+from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
 
 SPLITS = ("dev", "test")
 PROBED = 500  # sentences of the training split whose log Z is taken
@@ -84,9 +85,9 @@ def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
 
 def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
     """How every run is decoded; each as it was trained, on raw or normalized scores."""
-    beam = replace(config.select, method="beam", beam=3)
-    found = {"greedy": replace(beam, method="greedy"), "beam": beam}
-    return found | ({"soft": replace(beam, method="soft-beam")} if kind == "tagging" else {})
+    own = config.select
+    hard: dict[str, Search] = {"greedy": own.to(Greedy), "beam": own.to(Beam, k=3)}
+    return hard | ({"soft": own.to(SoftBeamSearch, k=3)} if kind == "tagging" else {})
 
 
 def compute(cell: Training, out: Path) -> Result:

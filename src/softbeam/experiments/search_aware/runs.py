@@ -17,8 +17,9 @@ from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
 from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
-from softbeam.training.config import RunConfig, Search, Stage
+from softbeam.training.config import RunConfig, Stage
 from softbeam.training.recipes import ccg, ner, translation
+from softbeam.training.searches import Beam, Greedy
 
 ANNEALED = Exponential(start=1.0, growth=1.4)  # 2018, Sec. 2.3: alpha grows; growth is ours
 SHARPER = Exponential(start=5.0, growth=1.4)  # ours: docs/results.md has what was tried
@@ -201,7 +202,7 @@ def cpu() -> dict[str, Task]:
         data=Translation(limit=10_000, subwords=2000),
         model=Lstm(attention="bahdanau", hidden=128, embedding=128, dropout=0.3, tied=True),
         pretrain=replace(mt.pretrain, epochs=16),  # with 8 BLEU is 16, with 16 25
-        select=Search(method="beam", beam=3),
+        select=Beam(k=3),
         threads=1,
     )
     return {
@@ -267,7 +268,7 @@ def paper() -> dict[str, Task]:
             dropout=0.3,  # ours
         ),
         pretrain=first,
-        select=Search(method="beam", beam=3),  # 2019, Sec. 4.2: "beam size 3"
+        select=Beam(k=3),  # 2019, Sec. 4.2: "beam size 3"
         restarts=3,  # 2017, Sec. 5: "multiple random restarts"
     )
     return {
@@ -292,7 +293,7 @@ def tiny() -> dict[str, Task]:
                 data=replace(base.data, limit=40, max_length=12),
                 model=replace(lstm(base), hidden=8, embedding=8, label_embedding=None),
                 pretrain=replace(base.pretrain, epochs=1),
-                select=replace(base.select, method="greedy"),
+                select=base.select.to(Greedy),
             ),
             second=replace(task.second, epochs=1),
             longer=replace(task.second, epochs=2),
