@@ -413,18 +413,6 @@ def test_runs_are_named_by_their_folders_where_these_differ():
     assert labels([Path("/x/a"), Path("/y/a")]) == ["/x/a", "/y/a"]
 
 
-def test_tables_are_aligned():
-    made = analysis_charts.table(
-        "title", {"a": {"row": "1.00", "long row": "10.00"}, "bbbbbbb": {"row": "2"}}
-    )
-    assert made.splitlines() == [
-        "title",
-        "                a  bbbbbbb",
-        "  row        1.00        2",
-        "  long row  10.00        -",
-    ]
-
-
 def test_buckets_are_named_by_their_ends():
     assert [analysis_charts.bucket_label(*ends) for ends in ((1, 6), (7, 7), (8, None))] == [
         "1-6",

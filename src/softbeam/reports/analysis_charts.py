@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softbeam.errors import need
+from softbeam.reports.tables import titled_columns
 from softbeam.runtime.files import require_writable, write_atomic
 
 STEPS = (1, 2, 3, 5, 10, 15, 20, 30)  # of the many steps, those that the table shows
@@ -29,7 +30,7 @@ def as_text(found: Mapping[str, Any]) -> str:
     runs, metric, beam = found["runs"], found["metric"].replace("_", " "), found["beam"]
 
     def section(title: str, column: Callable[[Measures], Column]) -> str:
-        return table(title, {name: column(run) for name, run in runs.items()})
+        return titled_columns(title, {name: column(run) for name, run in runs.items()})
 
     lengths = [
         section("length of outputs over references, by beam size", curve("length_ratio", ".3f")),
@@ -49,21 +50,6 @@ def as_text(found: Mapping[str, Any]) -> str:
             section(f"n-gram overlap, beam {beam}: precision / recall", overlap),
         ]
     )
-
-
-def table(title: str, columns: Mapping[str, Column]) -> str:
-    """Labels at the left, cells at the right of their columns; - where a run has no such row."""
-    labels = list(dict.fromkeys(label for cells in columns.values() for label in cells))
-    sides = [["", *labels]]
-    sides += [
-        [name, *(cells.get(label, "-") for label in labels)] for name, cells in columns.items()
-    ]
-    wide = [max(map(len, side)) for side in sides]
-    lines = [
-        f"  {first:{wide[0]}}" + "".join(f"  {c:>{w}}" for c, w in zip(rest, wide[1:], strict=True))
-        for first, *rest in zip(*sides, strict=True)
-    ]
-    return "\n".join([title, *lines])
 
 
 def number(value: float | None, form: str = ".2f") -> str:

@@ -15,10 +15,11 @@ from softbeam.experiments.energies.claims import (
     growth_claims,
 )
 from softbeam.experiments.energies.tables import PRESETS, PRINTED, figure_cells, table_cells
-from softbeam.reports.tables import Rows, aligned, columns_of, number, summary, table_text
+from softbeam.reports.tables import Rows, columns_of, number, summary, table_text
 from softbeam.reports.verdicts import claim_text, judged
 from softbeam.runtime.cells import Result, records
 from softbeam.runtime.grid import Workers, run_grid
+from softbeam.runtime.text_tables import aligned
 
 Finished = list[tuple[Fit, Result]]
 COLUMNS = ("True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD", "-PLL", "-MLM")
