@@ -37,6 +37,7 @@ from softbeam.reports.analysis import (
     quality_by_length,
     recovery_figures,
 )
+from softbeam.reports.charts import require_charts
 from softbeam.reports.gold_on_beam import Fate
 from softbeam.search.decoders import stepwise_scores
 from softbeam.training import metrics
@@ -424,9 +425,9 @@ def test_buckets_are_named_by_their_ends():
 def test_what_would_stop_the_figures_is_said_first(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        analysis_charts.require(tmp_path / "file" / "under")
-    analysis_charts.require(tmp_path / "new" / "folder")
+        require_charts(tmp_path / "file" / "under")
+    require_charts(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists(), "only a check"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"softbeam\[report\]"):
-        analysis_charts.require(tmp_path)
+        require_charts(tmp_path)

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from softbeam.errors import LARGEST_SEED, UserError, limited
-from softbeam.reports import analysis_charts
+from softbeam.reports.charts import require_charts
 from softbeam.reports.page import write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.grid import ALONE, Workers
@@ -52,7 +52,7 @@ def compare(
     refuse_twins(trials)
     for seed in seeds:
         limited("--seeds", seed, least=0, most=LARGEST_SEED)
-    analysis_charts.require(out)
+    require_charts(out)
     trials[0].config.data.load().split(split)  # what is wrong is said before anything is trained
     starts = shared_starts(trials)
     rounds: list[dict[str, RunConfig]] = [{}, {}]  # what is started from, what starts from it

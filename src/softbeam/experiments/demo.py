@@ -24,7 +24,7 @@ from softbeam.objectives.base import Objective
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
-from softbeam.reports import analysis_charts
+from softbeam.reports.charts import require_charts
 from softbeam.reports.page import write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.progress import clock
@@ -59,7 +59,7 @@ Row = dict[str, Any]
 
 def demo(out: Path, *, words: int, quiet: bool) -> list[Row]:
     """Train, decode, sample, print both tables, write the report, say what is most telling."""
-    analysis_charts.require(out)
+    require_charts(out)
     started = time.monotonic()
     short = short_words(words)
     tagged = taggers(out, words, quiet)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from softbeam.errors import UserError
 from softbeam.experiments.energies.cells import SYNTHETIC, Data, Fit, run
 from softbeam.experiments.energies.claims import (
     SEC_6_2,
@@ -15,6 +14,7 @@ from softbeam.experiments.energies.claims import (
     growth_claims,
 )
 from softbeam.experiments.energies.tables import PRESETS, PRINTED, figure_cells, table_cells
+from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Rows, columns_of, number, summary, table_text
 from softbeam.reports.verdicts import claim_text, judged
 from softbeam.runtime.cells import Result, records
@@ -228,14 +228,11 @@ def panel_text(panel: Mapping[str, Any]) -> str:
 
 
 def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """The figure as PNG and SVG."""
-    from matplotlib.figure import Figure
-
-    chart = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
+    """Draw Figure 6.1 and write it as PNG and SVG; returns both paths."""
+    chart, all_axes = figure_of(len(panels), 3.6 * len(panels), 3.6)
     styles = zip(LINES.items(), ("tab:blue", "tab:gray", "tab:red", "tab:purple"), strict=True)
     colors = {method: (label, color) for (method, label), color in styles}
-    for place, panel in enumerate(panels):
-        axes = chart.add_subplot(1, len(panels), place + 1)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for method, (label, color) in colors.items():
             line = panel["lines"][method]
             axes.errorbar(
@@ -257,14 +254,6 @@ def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         axes.set_xscale("log")
         axes.set_title(TITLES[panel["data"]], fontsize=10)
         axes.set_xlabel("training sequences")
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.set_ylabel("held-out NLL, nats")
         axes.legend(frameon=False, fontsize=7)
-    files = [folder / f"figure-6.1.{kind}" for kind in ("png", "svg")]
-    for file in files:
-        try:
-            chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
-        except OSError as error:
-            raise UserError(f"cannot write the figure to {file}: {error}") from None
-    return files
+    all_axes[0].set_ylabel("held-out NLL, nats")
+    return save_chart(chart, folder, "figure-6.1")

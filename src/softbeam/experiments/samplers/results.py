@@ -14,6 +14,7 @@ from softbeam.experiments.samplers.cells import Sampling, compute, sums_of, weig
 from softbeam.experiments.samplers.claims import QUALITY, Chains, Done, chains_of, claims
 from softbeam.experiments.samplers.models import models
 from softbeam.experiments.samplers.tables import CELLS, PRESETS, PRINTED
+from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Published, columns_of, summary, table_text
 from softbeam.reports.verdicts import claim_text
 from softbeam.runtime.cells import records
@@ -204,18 +205,15 @@ def published(what: str, rows: Figures) -> Published:
 
 def draw(what: str, done: Done, kind: Kind, folder: Path) -> list[Path]:
     """Lines by the sweep, a band of one standard deviation over the repetitions."""
-    from matplotlib.figure import Figure
-
     panels = {
         "figure-6.2": ("energy", "quality"),
         "figure-6.3": ("accept", "energy"),
         "figure-6.4": ("accept", "energy", "quality"),
     }[what]
     titles = {"energy": "E_local per token", "accept": "accepted", "quality": QUALITY[kind]}
-    chart = Figure(figsize=(4.0 * len(panels), 3.4), layout="constrained")
-    for place, name in enumerate(panels):
-        axes = chart.add_subplot(1, len(panels), place + 1)
-        burn_in = max(cell.burn_in for cell in done)
+    chart, all_axes = figure_of(len(panels), 4.0 * len(panels), 3.4)
+    burn_in = max(cell.burn_in for cell in done)
+    for axes, name in zip(all_axes, panels, strict=True):
         axes.axvspan(0.5, burn_in + 0.5, color="0.93", lw=0)
         for cell, chains in done.items():
             rows = [summary(each(sweep)) for sweep in chains.sweeps[name]]
@@ -229,20 +227,11 @@ def draw(what: str, done: Done, kind: Kind, folder: Path) -> list[Path]:
         axes.set_xlim(0.5, None)
         axes.set_xlabel("sweep")
         axes.set_title(titles[name], fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.legend(frameon=False, fontsize=8)
-            axes.text(
-                burn_in / 2 + 0.5,
-                0.98,
-                "burn-in",
-                transform=axes.get_xaxis_transform(),
-                ha="center",
-                va="top",
-                fontsize=7,
-                color="0.5",
-            )
-    files = [folder / f"{what}.{suffix}" for suffix in ("png", "svg")]
-    for file in files:
-        chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
-    return files
+    first = all_axes[0]
+    first.legend(frameon=False, fontsize=8)
+    middle_of_burn_in, top = burn_in / 2 + 0.5, 0.98
+    first.text(
+        middle_of_burn_in, top, "burn-in", transform=first.get_xaxis_transform(),
+        ha="center", va="top", fontsize=7, color="0.5",
+    )  # fmt: skip
+    return save_chart(chart, folder, what)
