@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from softbeam.errors import UserError
+from softbeam.experiments.order import Order
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives.losses.feedback import hard_argmax, mixed_scores, soft_argmax_embedding
 from softbeam.reports.charts import figure_of, image, require_charts
@@ -78,3 +80,9 @@ def figure_3_1(out: Path) -> Path:
     axes.legend(frameon=False)
     write_atomic(out, image(chart, form))
     return out
+
+
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Write the figure as PNG and SVG; returns its record, which has no claims."""
+    files = [figure_3_1(order.folder / f"{what}.{form}").name for form in ("png", "svg")]
+    return {"files": files, "claims": [], "text": f"{what}: {', '.join(files)}"}

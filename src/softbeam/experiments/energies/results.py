@@ -14,11 +14,12 @@ from softbeam.experiments.energies.claims import (
     growth_claims,
 )
 from softbeam.experiments.energies.tables import PRESETS, PRINTED, figure_cells, table_cells
+from softbeam.experiments.order import Order
 from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Rows, columns_of, number, summary, table_text
 from softbeam.reports.verdicts import claim_text, judged
 from softbeam.runtime.cells import Result, records
-from softbeam.runtime.grid import Workers, run_grid
+from softbeam.runtime.grid import run_grid
 from softbeam.runtime.text_tables import aligned
 
 Finished = list[tuple[Fit, Result]]
@@ -38,45 +39,38 @@ it. Phonemes are normalized given their length; LL is left out there: it would t
 sequences at every update."""
 
 
-def make(
-    what: str,
-    preset: str,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    workers: Workers,
-    distinct: bool,
-    quiet: bool,
-) -> dict[str, Any]:
-    """The table or the figure: its fits, its text, what it claims, and the files drawn."""
-    cells = {"table-6.1": table_cells, "figure-6.1": figure_cells}[what]
-    wanted = cells(PRESETS[preset], seeds, distinct=distinct)
-    done = finish(what, wanted, folder, workers=workers, quiet=quiet)
-    found = table_6_1(done) if what == "table-6.1" else figure_6_1(done, folder)
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Compute a target's fits, or find them; returns its results, its verdicts and its text."""
+    cells_of, show = TARGETS[what]
+    done = finish(
+        what, cells_of(PRESETS[order.preset], order.seeds, distinct=order.distinct), order
+    )
+    shown = show(done, order.folder)
     title = "held-out NLL, nats per sequence"
     name = what.replace("-", " ").capitalize()
-    head = f"{name}: {title}, mean of {len(seeds)} datasets (preset {preset})"
-    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{found['text']}"}
-    return found | said | {"cells": records(done, folder)}
+    head = f"{name}: {title}, mean of {len(order.seeds)} datasets (preset {order.preset})"
+    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{shown['text']}"}
+    return shown | said | {"cells": records(done, order.folder)}
 
 
-def finish(
-    name: str, cells: Sequence[Fit], folder: Path, *, workers: Workers, quiet: bool
-) -> Finished:
-    """All cells with their results; teachers, which others need, are among the first."""
+def finish(name: str, cells: Sequence[Fit], order: Order) -> Finished:
+    """Compute all cells; teachers, whose weights others need, are among the first."""
     alone = [c for c in cells if c.teacher is None]
     alone.sort(key=lambda c: not c.reserved)
     taught = [c for c in cells if c.teacher is not None]
     for title, part in ((name, alone), (f"{name}, projections", taught)):
-        run_grid(part, run, folder, workers=workers, title=title, quiet=quiet)
-    return list(zip(cells, run_grid(cells, run, folder, quiet=True), strict=True))
+        order.results(part, run, title)
+    return list(zip(cells, run_grid(cells, run, order.folder, quiet=True), strict=True))
 
 
 # The table
 
 
-def table_6_1(done: Finished) -> dict[str, Any]:
-    """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
+def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
+    """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims.
+
+    Nothing is written to the folder.
+    """
     groups = {name: by_objective(group) for name, group in grouped(done).items()}
     rows = with_all_columns({name: figures_of(by) for name, by in groups.items()})
     columns = columns_of(rows)
@@ -257,3 +251,6 @@ def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         axes.legend(frameon=False, fontsize=7)
     all_axes[0].set_ylabel("held-out NLL, nats")
     return save_chart(chart, folder, "figure-6.1")
+
+
+TARGETS = {"table-6.1": (table_cells, table_6_1), "figure-6.1": (figure_cells, figure_6_1)}
