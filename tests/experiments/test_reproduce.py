@@ -12,6 +12,7 @@ from softbeam.experiments.energies import tables as energy_tables
 from softbeam.experiments.energies.claims import checks_of, claims_of, growth_claims
 from softbeam.experiments.energies.results import row_name
 from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
+from softbeam.experiments.samplers import results as sampling_results
 from softbeam.experiments.samplers import tables as sampling_tables
 from softbeam.experiments.search_aware import tables as training_tables
 from softbeam.reports.page import write_report
@@ -155,7 +156,7 @@ def test_the_preset_paper_needs_a_published_model(tmp_path, capsys):
     for what in ("all", "table-6.4"):
         words = ["reproduce", what, "--preset", "paper", "--out", str(tmp_path / "out")]
         assert main(words) == 2
-        assert "make a run of it by softbeam models convert" in capsys.readouterr().err
+        assert "convert it to a run with softbeam models convert" in capsys.readouterr().err
 
 
 def test_cells_that_targets_share_are_counted_once():
@@ -171,9 +172,8 @@ def test_cells_that_targets_share_are_counted_once():
 def test_the_command_line_knows_the_presets_and_targets():
     assert list(reproduce.PRESETS) == list(PRESETS)
     assert list(reproduce.PRESETS) == list(sampling_tables.PRESETS)
-    for what in reproduce.ENERGY_BASED:
-        assert hasattr(energy_results, what.replace("-", "_").replace(".", "_"))
-    assert list(reproduce.SAMPLED) == list(sampling_tables.CELLS)
+    assert list(reproduce.ENERGY_BASED) == list(energy_results.TARGETS)
+    assert list(reproduce.SAMPLED) == list(sampling_tables.CELLS) == list(sampling_results.TARGETS)
     assert list(reproduce.TRAINING) == list(training_tables.TABLES)
 
 

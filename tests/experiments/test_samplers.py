@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 
 from softbeam.cli import main
 from softbeam.errors import UserError
+from softbeam.experiments.order import Order
 from softbeam.experiments.samplers import cells as sampling_experiments
 from softbeam.experiments.samplers.cells import (
     Sampling,
@@ -25,11 +26,11 @@ from softbeam.experiments.samplers.cells import (
 )
 from softbeam.experiments.samplers.claims import chains_of, claims, correlations, draws
 from softbeam.experiments.samplers.models import masked, models
-from softbeam.experiments.samplers.results import described, figures, published
+from softbeam.experiments.samplers.results import TARGETS as SHOWN
+from softbeam.experiments.samplers.results import mode_row, published
 from softbeam.experiments.samplers.tables import CELLS, PRINTED
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
-from softbeam.runtime.grid import ALONE
 from softbeam.sampling.chains import Plan, fill_randomly, run
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
@@ -49,7 +50,7 @@ def out(data_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sampling")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBEAM_DATA", str(data_dir))
-        models("tiny", [1, 2], folder, workers=ALONE, quiet=True)
+        models(Order(folder=folder, seeds=[1, 2], preset="tiny", quiet=True))
         yield folder
 
 
@@ -338,9 +339,9 @@ def test_published_figures_bear_out_what_is_claimed(what):
     blank = {"energy": [0.0], "novel": [0.0], "repeated": [0.0], "accept": [0.0], "stuck": [0.0]}
     for cell in done:
         none = {cell: chains_of([empty(blank)], [None])}
-        row = next(iter(figures(what, none, "translation")))
+        row = next(iter(SHOWN[what].rows(none, "translation")))
         if what == "table-6.6":
-            row = described(cell)
+            row = mode_row(cell)
         values = {names.get(c, c): v for c, v in PRINTED[what][row].items()}
         done[cell] = result(**values, start=20.27, mode=values["quality"])
     found = verdicts(what, done)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from softbeam.cli import main
+from softbeam.experiments.order import Order
 from softbeam.experiments.search_aware.cells import training, with_starts
 from softbeam.experiments.search_aware.results import Judge, make, runs_of
 from softbeam.experiments.search_aware.runs import runs
@@ -16,7 +17,6 @@ from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.verdicts import judged
 from softbeam.runtime.cells import read_result
-from softbeam.runtime.grid import ALONE
 from softbeam.training.evaluation import Scored
 
 PRESETS = ("cpu", "paper", "tiny")
@@ -142,12 +142,12 @@ def test_a_table_from_beginning_to_end(out, capsys):
 
 @pytest.mark.slow
 def test_finished_runs_are_kept(out, monkeypatch):
-    again = {"seeds": [1, 2], "workers": ALONE, "quiet": True}
-    first = make("table-5.3", "tiny", out, **again)
+    order = Order(folder=out, seeds=[1, 2], preset="tiny", quiet=True)
+    first = make("table-5.3", order)
     monkeypatch.setattr(
         "softbeam.experiments.search_aware.cells.train", None
     )  # nothing may be trained
-    assert make("table-5.3", "tiny", out, **again) == first
+    assert make("table-5.3", order) == first
 
 
 def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
@@ -194,9 +194,8 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
 @pytest.mark.slow
 def test_every_figure_of_translations_is_found_again_from_their_sentences(out):
     """Precisions, length ratio and BLEU by source length, as `evaluate` had them of the corpus."""
-    made = {"seeds": [1], "workers": ALONE, "quiet": True}
     for name in ("table-5.4", "table-5.5", "table-5.6"):
-        make(name, "tiny", out, **made)
+        make(name, Order(folder=out, seeds=[1], preset="tiny", quiet=True))
         values = {v for row in TABLES[name]().rows.values() for v in row.values()}
         cells = {training("tiny", value.run, 1) for value in values}
         judge = Judge({c: read_result(c, out) for c in cells}, "tiny", [1], out)

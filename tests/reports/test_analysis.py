@@ -37,6 +37,7 @@ from softbeam.reports.analysis import (
     quality_by_length,
     recovery_figures,
 )
+from softbeam.reports.charts import require_charts
 from softbeam.reports.gold_on_beam import Fate
 from softbeam.search.decoders import stepwise_scores
 from softbeam.training import metrics
@@ -414,18 +415,6 @@ def test_runs_are_named_by_their_folders_where_these_differ():
     assert labels([Path("/x/a"), Path("/y/a")]) == ["/x/a", "/y/a"]
 
 
-def test_tables_are_aligned():
-    made = analysis_charts.table(
-        "title", {"a": {"row": "1.00", "long row": "10.00"}, "bbbbbbb": {"row": "2"}}
-    )
-    assert made.splitlines() == [
-        "title",
-        "                a  bbbbbbb",
-        "  row        1.00        2",
-        "  long row  10.00        -",
-    ]
-
-
 def test_buckets_are_named_by_their_ends():
     assert [analysis_charts.bucket_label(*ends) for ends in ((1, 6), (7, 7), (8, None))] == [
         "1-6",
@@ -437,9 +426,9 @@ def test_buckets_are_named_by_their_ends():
 def test_what_would_stop_the_figures_is_said_first(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        analysis_charts.require(tmp_path / "file" / "under")
-    analysis_charts.require(tmp_path / "new" / "folder")
+        require_charts(tmp_path / "file" / "under")
+    require_charts(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists(), "only a check"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"softbeam\[report\]"):
-        analysis_charts.require(tmp_path)
+        require_charts(tmp_path)

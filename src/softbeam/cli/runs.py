@@ -105,10 +105,10 @@ def analyze(words: list[str]) -> int:
     for name, value in [*positive, ("limit", 1 if parsed.limit is None else parsed.limit)]:
         if value < 1:
             raise UserError(f"--{name} {value}: must be at least 1")
-    from softbeam.reports import analysis_charts
+    from softbeam.reports import analysis_charts, charts
 
     out = Path(parsed.out)
-    analysis_charts.require(out)
+    charts.require_charts(out)
     from softbeam.reports.analysis import analyze as run
 
     found = run(

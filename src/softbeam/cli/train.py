@@ -123,7 +123,7 @@ def compare(words: list[str]) -> int:
         workers=workers_of(parsed),
         quiet=parsed.quiet,
     )
-    comparison.show(found["rows"], parsed.split)
+    print(comparison.as_text(found))
     print(f"report: {found['report']}")
     if parsed.json:
         say_json(found)

@@ -1,17 +1,15 @@
 """Several ways to train, with several seeds, from the same starts: which is best, how surely."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from softbeam.errors import LARGEST_SEED, UserError, limited
-from softbeam.reports import analysis_charts
+from softbeam.reports.charts import require_charts
 from softbeam.reports.page import write_report
+from softbeam.reports.tables import titled_rows
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training.config import RunConfig, Stage, to_json
 from softbeam.training.evaluation import LOWER_IS_BETTER, evaluate_outputs, main_metric, problems
@@ -54,7 +52,7 @@ def compare(
     refuse_twins(trials)
     for seed in seeds:
         limited("--seeds", seed, least=0, most=LARGEST_SEED)
-    analysis_charts.require(out)
+    require_charts(out)
     trials[0].config.data.load().split(split)  # what is wrong is said before anything is trained
     starts = shared_starts(trials)
     rounds: list[dict[str, RunConfig]] = [{}, {}]  # what is started from, what starts from it
@@ -75,7 +73,7 @@ def compare(
     task = trials[0].config.data
     references = problems(task.kind, task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
-    write_report([out], out / "report.html", title="comparison", table=[shown(r) for r in rows])
+    write_report([out], out / "report.html", title="comparison", table=[readable(r) for r in rows])
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 
 
@@ -146,7 +144,7 @@ def table_rows(
     return rows
 
 
-def shown(row: dict[str, Any]) -> dict[str, Any]:
+def readable(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `table_rows` as a reader wants it."""
     against = row.get("against_first", {})
     metric = row["metric"] + (" (less is better)" if row["metric"] in LOWER_IS_BETTER else "")
@@ -161,12 +159,6 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show(rows: Sequence[dict[str, Any]], split: str) -> None:
-    """The table on standard output."""
-    table = Table(title=f"{split} split")
-    lines = [shown(row) for row in rows]
-    for name in lines[0]:
-        table.add_column(name, justify="left" if name in ("trial", "metric") else "right")
-    for line in lines:
-        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else v for v in line.values()))
-    Console(width=max(100, 60 + 12 * len(lines[0]))).print(table)
+def as_text(found: Mapping[str, Any]) -> str:
+    """What `compare` returned, as a table with a line for each trial."""
+    return titled_rows(f"{found['split']} split", [readable(row) for row in found["rows"]], left=2)

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from rich.console import Console
-from rich.table import Table
 from torch import Generator, Tensor
 
 from softbeam.data.batches import pad
@@ -26,8 +24,9 @@ from softbeam.objectives.base import Objective
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
-from softbeam.reports import analysis_charts
+from softbeam.reports.charts import require_charts
 from softbeam.reports.page import write_report
+from softbeam.reports.tables import titled_rows
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run
 from softbeam.sampling.energies import LocalEnergy
@@ -61,13 +60,15 @@ Row = dict[str, Any]
 
 def demo(out: Path, *, words: int, quiet: bool) -> list[Row]:
     """Train, decode, sample, print both tables, write the report, say what is most telling."""
-    analysis_charts.require(out)
+    require_charts(out)
     started = time.monotonic()
     short = short_words(words)
     tagged = taggers(out, words, quiet)
     sampled = samplers(short, quiet)
-    show("stress of English words, test split: accuracy in percent", tagged)
-    show(f"words of {PHONEMES} phonemes: mean energy, with its standard error", sampled)
+    print(titled_rows("stress of English words, test split: accuracy in percent", tagged))
+    print(
+        titled_rows(f"words of {PHONEMES} phonemes: mean energy, with its standard error", sampled)
+    )
     page = write_report([out], out / "report.html", title="softbeam demo", table=tagged)
     for line in telling(tagged, sampled):
         print(f"- {line}")
@@ -223,12 +224,3 @@ def telling(tagged: list[Row], sampled: list[Row]) -> list[str]:
         f"mean energy, {exact['energy']:.2f}: Metropolis-Hastings is {mh['off']:.1f} standard "
         f"errors off, degenerate Gibbs {gibbs['off']:.1f}",
     ]
-
-
-def show(title: str, rows: list[Row]) -> None:
-    table = Table(title=title)
-    for name, value in rows[0].items():
-        table.add_column(name, justify="right" if isinstance(value, float) else "left")
-    for row in rows:
-        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else v for v in row.values()))
-    Console().print(table)

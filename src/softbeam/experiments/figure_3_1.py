@@ -1,16 +1,18 @@
 """Figures of the papers that need no training: drawn from a small model, the same every time."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from softbeam.errors import UserError, need
+from softbeam.errors import UserError
+from softbeam.experiments.order import Order
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives.losses.feedback import hard_argmax, mixed_scores, soft_argmax_embedding
-from softbeam.runtime.files import require_writable, write_atomic
+from softbeam.reports.charts import figure_of, image, require_charts
+from softbeam.runtime.files import write_atomic
 from softbeam.types import Batch
 
 
@@ -58,17 +60,13 @@ def along_a_line(
 
 def figure_3_1(out: Path) -> Path:
     """Thesis Figure 3.1: the discontinuous objective and its continuous relaxations."""
-    need("matplotlib", "report")
-    require_writable(out.parent)
-    from matplotlib.figure import Figure
-
+    require_charts(out.parent)
     torch.set_num_threads(1)
-    chart = Figure(figsize=(7, 3.6), layout="constrained")
+    chart, (axes,) = figure_of(1, 7, 3.6)
     form, forms = out.suffix.removeprefix("."), chart.canvas.get_supported_filetypes()
     if form not in forms:
         raise UserError(f"{out}: no figure of the form {form!r}; there are {', '.join(forms)}")
     where, losses = along_a_line((None, 1.0, 10.0))
-    axes = chart.add_subplot()
     colors = ("tab:red", "tab:blue", "tab:purple")
     for (alpha, values), color in zip(losses.items(), colors, strict=True):
         label = "hard argmax" if alpha is None else f"soft argmax, alpha = {alpha:g}"
@@ -79,9 +77,12 @@ def figure_3_1(out: Path) -> Path:
         axes.plot(where, y, color=color, label=label, lw=1.6)
     axes.set_xlabel("place along a line in parameter space")
     axes.set_ylabel("loss of the target")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    data = io.BytesIO()
-    chart.savefig(data, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
-    write_atomic(out, data.getvalue())
+    write_atomic(out, image(chart, form))
     return out
+
+
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Write the figure as PNG and SVG; returns its record, which has no claims."""
+    files = [figure_3_1(order.folder / f"{what}.{form}").name for form in ("png", "svg")]
+    return {"files": files, "claims": [], "text": f"{what}: {', '.join(files)}"}

@@ -10,6 +10,7 @@ from typing import Any
 from softbeam.errors import LARGEST_SEED, limited
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers
+from softbeam.runtime.text_tables import aligned
 from softbeam.training.config import RunConfig
 from softbeam.training.many import train_all
 
@@ -67,10 +68,9 @@ def best_seed(row: Mapping[str, Any]) -> str:
 def as_text(found: Mapping[str, Any]) -> str:
     """The table, best first."""
     rows = found["rows"]
-    width = max(len(row["setting"]) for row in rows)
-    lines = [f"{'setting':{width}}  dev {rows[0]['metric']}"]
+    lines = [["setting", f"dev {rows[0]['metric']}"]]
     for row in rows:
         spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
         each = "  ".join(f"{value:.2f}" for value in row["values"].values())
-        lines.append(f"{row['setting']:{width}}  {row['mean']:.2f}{spread}  ({each})")
-    return "\n".join([*lines, f"best: {found['best']}"])
+        lines.append([row["setting"], f"{row['mean']:.2f}{spread}  ({each})"])
+    return f"{aligned(lines)}\nbest: {found['best']}"

@@ -1,14 +1,34 @@
-"""Tables and figures by name: `softbeam reproduce table-6.1`. Nothing here loads torch at once."""
+"""Reproduce tables and figures by name: `softbeam reproduce table-6.1`.
 
-from collections.abc import Mapping, Sequence
+Importing this module loads no torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError, limited, need
+from softbeam.experiments.order import Order
 from softbeam.reports.records import read_record, rounded, write_record
 from softbeam.reports.verdicts import verdict_counts
+from softbeam.runtime.environment import environment
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers
+
+if TYPE_CHECKING:
+    import torch
+
+    from softbeam.experiments import figure_3_1
+    from softbeam.experiments.energies import results as energies
+    from softbeam.experiments.samplers import results as samplers
+    from softbeam.experiments.search_aware import results as search_aware
+else:
+    torch = lazy("torch")
+    figure_3_1 = lazy("softbeam.experiments.figure_3_1")
+    energies = lazy("softbeam.experiments.energies.results")
+    samplers = lazy("softbeam.experiments.samplers.results")
+    search_aware = lazy("softbeam.experiments.search_aware.results")
 
 TRAINING = {
     "table-3.1": "scheduled sampling, hard and soft, on named entities and translation",
@@ -37,7 +57,29 @@ SAMPLED = {
     "figure-6.3": "acceptance of shrinking blocks by the sweep",
     "figure-6.4": "annealing by the sweep",
 }
-TARGETS = TRAINING | DRAWN | ENERGY_BASED | SAMPLED
+
+
+class Family(NamedTuple):
+    """Targets that are computed in the same way.
+
+    Args:
+        targets: what each target shows, by its name.
+        make: computes a target, or finds it computed, and returns its record.
+        seeds: repetitions if none are asked for.
+    """
+
+    targets: Mapping[str, str]
+    make: Callable[[str, Order], dict[str, Any]]
+    seeds: int = 3
+
+
+FAMILIES = (
+    Family(TRAINING, lambda what, order: search_aware.make(what, order)),
+    Family(DRAWN, lambda what, order: figure_3_1.make(what, order)),
+    Family(ENERGY_BASED, lambda what, order: energies.make(what, order), seeds=5),
+    Family(SAMPLED, lambda what, order: samplers.make(what, order)),
+)
+TARGETS = {name: about for family in FAMILIES for name, about in family.targets.items()}
 ALL = "all"
 PRESETS = {
     "cpu": "public data, under four hours for all on two cores",
@@ -49,24 +91,21 @@ PRESETS = {
 def prepare(
     *, preset: str, out: Path, seeds: int | None, workers: Workers, run: Path | None, quiet: bool
 ) -> None:
-    """Before every target: what they would stumble over later, and all trained runs at once.
+    """Check all targets, then train every run that their tables share.
 
-    Table by table, a start that takes long would leave other processes idle each time.
+    Table by table, a run that others start from would leave the other processes idle.
     """
     for what in TARGETS:
         check(what, preset, seeds, out, run)
-    import torch
-
-    from softbeam.experiments.search_aware import results as training_results
-
     torch.set_num_threads(1)
     tables = list(TRAINING)
-    numbers = datasets(repetitions(tables[0], seeds))
-    training_results.finish(tables, preset, out, seeds=numbers, workers=workers, quiet=quiet)
+    numbers = first_seeds(repetitions(tables[0], seeds))
+    order = Order(folder=out, seeds=numbers, preset=preset, workers=workers, quiet=quiet)
+    search_aware.finish(tables, order)
 
 
 def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None) -> None:
-    """A UserError for what the target could not be made of."""
+    """Raises UserError if the target cannot be computed with these settings."""
     if what not in TARGETS:
         raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
     if preset not in PRESETS:
@@ -74,8 +113,8 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
     limited("--seeds", repetitions(what, seeds), least=1)
     if what in SAMPLED and preset == "paper" and run is None:
         raise UserError(
-            f"{what} of the preset paper samples from a published model: "
-            "make a run of it by softbeam models convert, and give that by --run"
+            f"with --preset paper, {what} samples from a published model: "
+            "convert it to a run with softbeam models convert, and name that run with --run"
         )
     if what.startswith("figure"):
         need("matplotlib", "report")
@@ -83,8 +122,12 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
 
 
 def repetitions(what: str, seeds: int | None) -> int:
-    """Without `seeds`, trained models have three and datasets five."""
-    return (5 if what in ENERGY_BASED else 3) if seeds is None else seeds
+    """How often a target is computed: `seeds` times, or as often as its family usually is."""
+    return family_of(what).seeds if seeds is None else seeds
+
+
+def family_of(what: str) -> Family:
+    return next(family for family in FAMILIES if what in family.targets)
 
 
 def reproduce(
@@ -99,57 +142,49 @@ def reproduce(
     start: Literal["greedy", "random"] = "greedy",
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Compute a target's cells, or find them in the folder, and write `WHAT.json` and `WHAT.txt`.
+    """Compute a table or figure, and write `WHAT.json` and `WHAT.txt`; returns the record.
 
-    What was finished before is not computed again, also if another target left it in the folder.
+    Cells whose results are in the folder, also those of another target, are not computed again.
+
+    Args:
+        what: the target, as "table-6.1".
+        preset: the sizes of data and models: cpu, paper or tiny.
+        out: the folder of results, which targets may share.
+        seeds: how many repetitions; None for the target's usual number.
+        workers: the processes that compute cells.
+        distinct: use each phoneme sequence once (Table 6.1, Figure 6.1).
+        run: a run to sample from (Tables 6.2 to 6.6 and their figures).
+        start: the first texts of chains.
+        quiet: print no progress.
     """
     check(what, preset, seeds, out, run)
-    import torch
-
-    from softbeam.experiments import figure_3_1
-    from softbeam.experiments.energies import results as energy_results
-    from softbeam.experiments.samplers import results as sampling_results
-    from softbeam.experiments.search_aware import results as training_results
-    from softbeam.runtime.environment import environment
-
     torch.set_num_threads(1)
-    began, numbers = environment(), datasets(repetitions(what, seeds))
-    if what in TRAINING:
-        found = training_results.make(
-            what, preset, out, seeds=numbers, workers=workers, quiet=quiet
-        )
-    elif what in DRAWN:
-        drawn = [figure_3_1.figure_3_1(out / f"{what}.{form}").name for form in ("png", "svg")]
-        found = {"files": drawn, "claims": [], "text": f"{what}: {', '.join(drawn)}"}
-    elif what in ENERGY_BASED:
-        found = energy_results.make(
-            what, preset, out, seeds=numbers, workers=workers, distinct=distinct, quiet=quiet
-        )
-    else:
-        found = sampling_results.make(
-            what,
-            preset,
-            out,
-            run=run,
-            start=start,
-            seeds=numbers,
-            workers=workers,
-            quiet=quiet,
-        )
+    began, numbers = environment(), first_seeds(repetitions(what, seeds))
+    order = Order(
+        folder=out,
+        seeds=numbers,
+        preset=preset,
+        workers=workers,
+        quiet=quiet,
+        distinct=distinct,
+        run=run,
+        start=start,
+    )
+    results = family_of(what).make(what, order)
     head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}
-    record: dict[str, Any] = rounded(head | found | {"environment": began})
-    write_text(out / f"{what}.txt", found["text"] + "\n")
+    record: dict[str, Any] = rounded(head | results | {"environment": began})
+    write_text(out / f"{what}.txt", results["text"] + "\n")
     write_record(out / f"{what}.json", record)
     return record
 
 
-def datasets(seeds: int) -> Sequence[int]:
-    """The seeds 1, 2, ...: more of them keep the first."""
-    return list(range(1, seeds + 1))
+def first_seeds(number: int) -> list[int]:
+    """The seeds 1, 2, ..., so that a larger number keeps the results of a smaller one."""
+    return list(range(1, number + 1))
 
 
 def totals(records: Sequence[Mapping[str, Any]]) -> str:
-    """How much there is: targets, cells that they share and their time, verdicts."""
+    """A line of totals: targets, the different cells behind them with their time, and verdicts."""
     seconds = {cell["key"]: cell["seconds"] or 0 for r in records for cell in r.get("cells", ())}
     counts = verdict_counts(claim for record in records for claim in record["claims"])
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -161,16 +196,19 @@ def totals(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def claims_in(folder: Path, targets: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """The judged claims of the tables and figures in a folder, by target."""
-    found = {}
+    """The claims, with verdicts, of the tables and figures in a folder, by target.
+
+    Raises UserError if the folder has no results, or none of one of the given targets.
+    """
+    claims = {}
     for name in targets or TARGETS:
         if name not in TARGETS:
             raise UserError(f"no table or figure {name!r}; there are {', '.join(TARGETS)}")
         path = folder / f"{name}.json"
         if path.is_file():
-            found[name] = read_record(path)["claims"]
+            claims[name] = read_record(path)["claims"]
         elif targets:
             raise UserError(f"{folder} has no {name}.json: run softbeam reproduce {name}")
-    if not found:
+    if not claims:
         raise UserError(f"{folder} has no results: run softbeam reproduce, or give --results")
-    return found
+    return claims

@@ -2,15 +2,18 @@
 side.
 """
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softbeam.errors import need
-from softbeam.runtime.files import require_writable, write_atomic
+from softbeam.reports.charts import figure_of, save_chart
+from softbeam.reports.tables import titled_columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STEPS = (1, 2, 3, 5, 10, 15, 20, 30)  # of the many steps, those that the table shows
 FEW = 10  # sentences: the figure leaves out steps that fewer have
@@ -29,7 +32,7 @@ def as_text(found: Mapping[str, Any]) -> str:
     runs, metric, beam = found["runs"], found["metric"].replace("_", " "), found["beam"]
 
     def section(title: str, column: Callable[[Measures], Column]) -> str:
-        return table(title, {name: column(run) for name, run in runs.items()})
+        return titled_columns(title, {name: column(run) for name, run in runs.items()})
 
     lengths = [
         section("length of outputs over references, by beam size", curve("length_ratio", ".3f")),
@@ -49,21 +52,6 @@ def as_text(found: Mapping[str, Any]) -> str:
             section(f"n-gram overlap, beam {beam}: precision / recall", overlap),
         ]
     )
-
-
-def table(title: str, columns: Mapping[str, Column]) -> str:
-    """Labels at the left, cells at the right of their columns; - where a run has no such row."""
-    labels = list(dict.fromkeys(label for cells in columns.values() for label in cells))
-    sides = [["", *labels]]
-    sides += [
-        [name, *(cells.get(label, "-") for label in labels)] for name, cells in columns.items()
-    ]
-    wide = [max(map(len, side)) for side in sides]
-    lines = [
-        f"  {first:{wide[0]}}" + "".join(f"  {c:>{w}}" for c, w in zip(rest, wide[1:], strict=True))
-        for first, *rest in zip(*sides, strict=True)
-    ]
-    return "\n".join([title, *lines])
 
 
 def number(value: float | None, form: str = ".2f") -> str:
@@ -244,34 +232,25 @@ def column_of(rows: Sequence[Measures], x: str, y: str) -> Points:
     return [row[x] for row in rows], [row[y] for row in rows]
 
 
-def require(folder: Path) -> None:
-    """Before anything long begins, a sentence about what would keep figures out of the folder."""
-    need("matplotlib", "report")
-    require_writable(folder)
-
-
 def write_figures(found: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Every figure as PNG and as SVG; returns their paths."""
-    written = []
-    for name, drawn in panels(found).items():
-        chart = draw(drawn, found["runs"])
-        for form in ("png", "svg"):
-            data = io.BytesIO()
-            chart.savefig(data, format=form, dpi=150)
-            write_atomic(folder / f"{name}.{form}", data.getvalue())
-            written.append(folder / f"{name}.{form}")
-    return written
+    """Write every figure as PNG and as SVG; returns their paths."""
+    return [
+        path
+        for name, drawn in panels(found).items()
+        for path in save_chart(draw(drawn, found["runs"]), folder, name)
+    ]
 
 
-def draw(drawn: Sequence[Panel], runs: Mapping[str, Measures]) -> Any:
-    """The panels beside each other, one legend below them."""
-    from matplotlib.figure import Figure
-
-    chart = Figure(figsize=(6.4 if len(drawn) == 1 else 9.6, 4.2), layout="constrained")
-    all_axes = chart.subplots(1, len(drawn), squeeze=False)[0]
+def draw(drawn: Sequence[Panel], runs: Mapping[str, Measures]) -> "Figure":
+    """A figure of panels side by side with one legend below them."""
+    chart, all_axes = figure_of(len(drawn), 6.4 if len(drawn) == 1 else 9.6, 4.2)
     for axes, panel in zip(all_axes, drawn, strict=True):
         for i, (name, run) in enumerate(runs.items()):
-            style = {"color": f"C{i}", "marker": MARKERS[i % len(MARKERS)], "ms": 4.5}
+            style: dict[str, Any] = {
+                "color": f"C{i}",
+                "marker": MARKERS[i % len(MARKERS)],
+                "ms": 4.5,
+            }
             axes.plot(*plottable(panel.line(run)), label=name, lw=1.6, **style)
             if panel.beside is not None:
                 axes.plot(*plottable(panel.beside(run)), ls="--", lw=1.0, alpha=0.7, **style)
@@ -288,8 +267,8 @@ def plottable(points: Points) -> tuple[list[float], list[float]]:
     return list(x), [nan if value is None else value for value in y]
 
 
-def dress(axes: Any, panel: Panel) -> None:
-    """Labels, ticks at whole numbers or at the panel's own places, and no frame."""
+def dress(axes: "Axes", panel: Panel) -> None:
+    """Set a panel's labels, limits and ticks, at whole numbers or at the panel's own places."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
     if panel.log:
@@ -306,4 +285,3 @@ def dress(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.grid(axis="y", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -1,30 +1,69 @@
-"""Line charts as SVG text that takes its colours from the page around it."""
+"""What all figures share: their look, how they are saved, and line charts for HTML pages."""
 
 import io
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from softbeam.errors import need
+from softbeam.runtime.files import require_writable, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Line = tuple[str, Sequence[float], Sequence[float]]  # name, x, y
 
 
-def lines_svg(across: str, label: str, lines: Sequence[Line]) -> str:
-    """A line for each name; few points have markers."""
-    import matplotlib
+def require_charts(folder: Path) -> None:
+    """Raises UserError if matplotlib is missing or the folder cannot be written to.
 
-    matplotlib.use("Agg")
+    Long computations call this before they begin.
+    """
+    need("matplotlib", "report")
+    require_writable(folder)
+
+
+def figure_of(panels: int, width: float, height: float) -> "tuple[Figure, list[Axes]]":
+    """A figure, its size in inches, and its panels side by side, without frames."""
     from matplotlib.figure import Figure
 
-    chart = Figure(figsize=(6.4, 3.2), layout="constrained")
-    axes = chart.add_subplot()
+    chart = Figure(figsize=(width, height), layout="constrained")
+    row: list[Axes] = list(chart.subplots(1, panels, squeeze=False)[0])
+    for axes in row:
+        axes.spines[["top", "right"]].set_visible(False)
+    return chart, row
+
+
+def image(chart: "Figure", form: str, *, transparent: bool = False) -> bytes:
+    """The content of a file of the given form ("png", "svg", ...); an SVG file has no date."""
+    data = io.BytesIO()
+    metadata = {"Date": None} if form == "svg" else None
+    chart.savefig(data, format=form, dpi=150, metadata=metadata, transparent=transparent)
+    return data.getvalue()
+
+
+def save_chart(chart: "Figure", folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and as SVG; returns both paths."""
+    paths = [folder / f"{name}.{form}" for form in ("png", "svg")]
+    for path in paths:
+        write_atomic(path, image(chart, path.suffix[1:]))
+    return paths
+
+
+def lines_svg(across: str, label: str, lines: Sequence[Line]) -> str:
+    """A line chart as SVG text that takes its colours from the page around it.
+
+    Lines of fewer than 20 points have markers.
+    """
+    chart, (axes,) = figure_of(1, 6.4, 3.2)
     for number, (name, x, y) in enumerate(lines):
         axes.plot(x, y, label=name, color=f"C{number}", marker="o" if len(x) < 20 else None, ms=3)
     axes.set_xlabel(across)
     axes.set_ylabel(label)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    text = io.StringIO()
-    chart.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = text.getvalue()
+    svg = image(chart, "svg", transparent=True).decode()
     svg = svg[svg.index("<svg") :]
     return svg.replace("#000000", "currentColor").replace(
         "<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1

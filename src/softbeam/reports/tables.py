@@ -6,6 +6,10 @@ same records.
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
+from textwrap import indent
+from typing import Any
+
+from softbeam.runtime.text_tables import aligned
 
 Rows = Mapping[str, Mapping[str, Sequence[float | None]]]  # row -> column -> values
 Published = Mapping[str, Sequence[float | None]]  # row -> a figure for each column, or None
@@ -60,11 +64,22 @@ def number(value: Summary | None, digits: int = 3) -> str:
     return f"{value['mean']:.{digits}f}{spread}"
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest entry."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in lines
-    ]
-    return "\n".join(row.rstrip() for row in rows)
+def titled_rows(title: str, rows: Sequence[Mapping[str, Any]], *, left: int = 1) -> str:
+    """A table with a line for each row; the rows have the same keys, which head the columns.
+
+    The first `left` columns are aligned at their left, the others at their right; numbers have two
+    decimal places.
+    """
+    cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows]
+    return titled(title, [list(rows[0]), *cells], "<" * left + ">")
+
+
+def titled_columns(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+    """A table with a column for each name and a line for each label; "-" for a missing cell."""
+    labels = list(dict.fromkeys(label for cells in columns.values() for label in cells))
+    lines = [[label, *(cells.get(label, "-") for cells in columns.values())] for label in labels]
+    return titled(title, [["", *columns], *lines], "<>")
+
+
+def titled(title: str, lines: Sequence[Sequence[str]], alignment: str) -> str:
+    return f"{title}\n{indent(aligned(lines, alignment), '  ')}"

@@ -7,7 +7,15 @@ sentences as well where outputs can be compared sentence by sentence.
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from warnings import catch_warnings, simplefilter
+
+from softbeam._lazy import lazy
+
+if TYPE_CHECKING:
+    from scipy import stats
+else:
+    stats = lazy("scipy.stats")
 
 Verdict = Literal["reproduced", "not reproduced", "undecided"]
 
@@ -82,16 +90,15 @@ def verdict_counts(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float | None]:
-    """Student's interval and p-value of the mean; nothing of a single value."""
+    """Student's 95 % interval and two-sided p-value of the mean; None of a single value."""
     if len(gaps) < 2:
         return None, None
-    from scipy.stats import t
-
-    middle, error, freedom = mean(gaps), stdev(gaps) / len(gaps) ** 0.5, len(gaps) - 1
-    if error == 0:
-        return [middle, middle], float(middle == 0)
-    half = float(t.ppf(0.975, freedom)) * error
-    return [middle - half, middle + half], float(2 * t.sf(abs(middle) / error, freedom))
+    if len(set(gaps)) == 1:  # no variance, with which scipy gives no interval
+        return [gaps[0], gaps[0]], float(gaps[0] == 0)
+    with catch_warnings():
+        simplefilter("ignore", RuntimeWarning)  # of values that hardly differ
+        test = stats.ttest_1samp(gaps, 0.0)
+    return [float(end) for end in test.confidence_interval(0.95)], float(test.pvalue)
 
 
 def claim_text(found: Judged) -> str:

@@ -1,14 +1,11 @@
 """Exact training of the LSTM random field: true conditionals and log Z, in time and memory.
 
-The pseudolikelihood is timed in turns with what it would cost to evaluate all |V| T substituted
-sequences in one batched forward and backward pass; medians are reported. Each log Z has a process
-of its own, whose peak is reported less what importing the packages takes.
+The pseudolikelihood is timed in turns with the evaluation of all |V| T substituted sequences in one
+batched forward and backward pass; medians are reported. Each log Z is computed in a process of its
+own, whose peak of memory is reported without what the imports take.
 """
 
-import json
 import statistics
-import subprocess
-import sys
 import time as clock
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,14 +14,14 @@ import torch
 from torch import Tensor
 
 from softbeam import exact
-from softbeam.experiments.bench.soft_beam import _peak_kb, timed
+from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.models.random_field import BiLstmMrf
 from softbeam.objectives.energy import Pseudolikelihood
 from softbeam.objectives.losses.energy import gold_nll, one_by_one
 from softbeam.schedules import Moment
 from softbeam.types import Batch
 
-FORMS = ("shared", "gradient", "enumerated")  # of log Z; the second with its gradient
+FORMS = ("shared", "gradient", "enumerated")  # of log Z; "gradient" is "shared" with backward
 
 
 def conditionals(*, vocab: int, time: int, batch: int, hidden: int, repeats: int) -> dict[str, Any]:
@@ -56,11 +53,9 @@ def conditionals(*, vocab: int, time: int, batch: int, hidden: int, repeats: int
     return row | {"ratio": statistics.median(ratios)}
 
 
-def log_z(vocab: int, time: int, hidden: int, form: str) -> None:
-    """Prints the value, time and peak of one log Z: run in a child."""
-    torch.set_num_threads(1)
+def log_z(vocab: int, time: int, hidden: int, form: str) -> dict[str, Any]:
+    """The value of one log Z, and the seconds that it takes."""
     torch.manual_seed(0)
-    before = _peak_kb()
     model = BiLstmMrf(vocab, embedding=hidden, hidden=hidden)
     started = clock.perf_counter()
     with torch.set_grad_enabled(form == "gradient"):
@@ -71,15 +66,7 @@ def log_z(vocab: int, time: int, hidden: int, form: str) -> None:
             value = model.log_partition(time)
     if form == "gradient":
         value.backward()
-    seconds, peak = clock.perf_counter() - started, (_peak_kb() - before) / 1024
-    print(json.dumps({"log_z": value.item(), "seconds": seconds, "peak_mb": peak}))
-
-
-def in_child(vocab: int, time: int, hidden: int, form: str) -> dict[str, float]:
-    call = f"from {__name__} import log_z; log_z({vocab}, {time}, {hidden}, {form!r})"
-    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(out.stdout)
-    return found
+    return {"log_z": value.item(), "seconds": clock.perf_counter() - started}
 
 
 def run(
@@ -90,22 +77,21 @@ def run(
     batch: int = 16,
     hidden: int = 64,
     spaces: Sequence[tuple[int, int]] = ((5, 5), (39, 4)),
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """The ratio of the pseudolikelihood, and seconds and MB of log Z for each space and form."""
-    say = progress or (lambda line: None)
     pll = conditionals(vocab=vocab, time=time, batch=batch, hidden=hidden, repeats=repeats)
-    say(
+    progress(
         f"pseudolikelihood V={vocab} T={time}: {pll['ours_s']:.3f} s, {pll['ratio']:.2f}x "
         f"one batch of all substitutions ({pll['one_batch_s']:.3f} s)"
     )
     rows = []
     for size, length in spaces:
         row: dict[str, Any] = {"vocab": size, "time": length, "sequences": size**length}
-        row |= {form: in_child(size, length, hidden, form) for form in FORMS}
+        row |= {form: in_child(log_z, size, length, hidden, form) for form in FORMS}
         rows.append(row)
         shown = (
             f"{form} {row[form]['seconds']:.2f} s {row[form]['peak_mb']:.0f} MB" for form in FORMS
         )
-        say(f"log Z of {size}^{length}: {', '.join(shown)}")
+        progress(f"log Z of {size}^{length}: {', '.join(shown)}")
     return {"bench": "exact", "hidden": hidden, "pseudolikelihood": pll, "log_z": rows}

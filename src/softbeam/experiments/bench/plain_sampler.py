@@ -1,8 +1,9 @@
 """Metropolis-Hastings as public samplers write it: a pass for each position, logits everywhere.
 
-Plain loops that share no code with the package, as a baseline and as an oracle. Each pass masks one
-position of every chain. Random numbers are drawn as torch draws them for one choice and one
-acceptance, so that the same seed gives the same chain.
+This sampler is a baseline for speed and an oracle for tests: plain loops that share no code with
+the package. Each pass masks one position of every chain. Random numbers are drawn in the same order
+as in the package, one choice and one acceptance for each step, so that the same seed gives the same
+chain.
 """
 
 from collections.abc import Callable
@@ -18,18 +19,19 @@ FullLogits = Callable[[Tensor], Tensor]  # ids with masks in them -> logits of e
 def plain_sampler(
     logits: FullLogits, *, mask_id: int, allowed: Tensor, sites: list[int], keep_energy: bool
 ) -> Kernel:
-    """Samples exp(-E_local): 2T+1 passes for each proposal, or T+1 with a kept energy.
+    """A kernel for exp(-E_local) with 2T+1 passes for each proposal, or T+1 with a kept energy.
 
     Args:
         logits: the model.
-        mask_id: what hides a token.
-        allowed: tokens that may be proposed.
-        sites: positions that count, the same for each chain.
-        keep_energy: compute the energy of the present text once, and not for each proposal.
+        mask_id: the token that hides another.
+        allowed: which tokens may be proposed.
+        sites: the positions whose tokens are sampled, the same for each chain.
+        keep_energy: whether the energy of the present text is kept instead of computed for each
+            proposal.
     """
 
     def at(tokens: Tensor, site: Tensor) -> Tensor:
-        """Logits of one position of each chain, hidden."""
+        """Logits of one position of each chain, with its token hidden."""
         rows = torch.arange(len(tokens))
         ids = tokens.clone()
         ids[rows, site] = mask_id

@@ -1,17 +1,14 @@
 """The fast sampler against plain ones: same model, same proposals, same seed, one run.
 
-The forms take turns, and ratios are medians over the turns of processor time, which other work on
-the machine disturbs less; proposals/s are by the clock. Chains are burnt in first, by the fast
-form, so that words are proposed again and again as often as they are at stationarity. Effective
-sample sizes are of one long run: the chains of all forms are the same, and a form's ESS/s is its
-sweeps/s times the ESS of a sweep. Peak memory is that of a process of its own for each form, less
-what importing the packages takes.
+The forms take turns. Ratios are medians over the turns of processor time, which other work on the
+machine disturbs less than time by the clock; proposals/s are by the clock. The fast form first runs
+the burn-in, so that words are proposed repeatedly as often as they are at stationarity. All forms
+give the same chains, so one long run gives the effective sample size (ESS) of a sweep, and a form's
+ESS/s is this times its sweeps/s. Each form's peak of memory is measured in a process of its own,
+without what the imports take.
 """
 
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from time import process_time
 from typing import Any, NamedTuple
@@ -21,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear
 
 from softbeam.errors import UserError
+from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.experiments.bench.plain_sampler import FullLogits, plain_sampler
-from softbeam.experiments.bench.soft_beam import _peak_kb, timed
 from softbeam.experiments.bench.trained_mlm import trained_mlm
 from softbeam.models import catalogue
 from softbeam.models.huggingface.masked import HfMaskedLM
@@ -51,12 +48,14 @@ class Setting(NamedTuple):
 
 
 def setting(model: str, *, chains: int, time: int, updates: int, double: bool = False) -> Setting:
-    """Chains at held-out captions, or all at one reaction."""
+    """A model with a start for each chain: held-out captions, or one reaction for all."""
     if model == "multi30k":
         trained = trained_mlm(updates=updates)
         rows = [row for row in trained.held_out if len(row) == time][:chains]
         if len(rows) < max(chains, 1):
-            raise UserError(f"{len(rows)} held-out captions have {time} words; {chains} are asked")
+            raise UserError(
+                f"--chains {chains}: only {len(rows)} held-out captions have {time} words"
+            )
         tokens = torch.tensor(rows)
         mlm = trained.model.double() if double else trained.model
         return Setting(mlm, tokens, torch.ones_like(tokens, dtype=torch.bool))
@@ -66,7 +65,7 @@ def setting(model: str, *, chains: int, time: int, updates: int, double: bool = 
 
 
 def full_logits(mlm: TransformerMlm | HfMaskedLM) -> FullLogits:
-    """Logits of every position, as most code has them."""
+    """A function that computes the logits of every position, as most code does."""
     if isinstance(mlm, HfMaskedLM):
         return lambda ids: mlm.model(input_ids=ids).logits
     return lambda ids: linear(
@@ -84,6 +83,7 @@ class Counting(NamedTuple):
 
 
 def kernel(form: str, case: Setting) -> Counting:
+    """The kernel of a form, for the model of a setting."""
     counted = CountedMlm(case.mlm)
     energy, propose = LocalEnergy(counted), MaskedConditionals(counted)
     ours = {
@@ -114,7 +114,7 @@ def kernel(form: str, case: Setting) -> Counting:
 def played(
     step: Kernel, state: ChainState, blocks: Sequence[Tensor], seed: int
 ) -> tuple[ChainState, list[StepInfo]]:
-    """The kernel at each block in turn, and what it said."""
+    """Apply a kernel to each block in turn; returns the last state and what each step reported."""
     rng, infos = torch.Generator().manual_seed(seed), []
     for positions in blocks:
         state, info = step.step(state, positions, rng)
@@ -132,6 +132,7 @@ def some_blocks(free: Tensor, steps: int, seed: int) -> list[Tensor]:
 
 
 def burnt_in(case: Setting, sweeps: int) -> Tensor:
+    """The texts of a setting after some sweeps of the fast form."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(0)
     state = ChainState(case.tokens, torch.zeros(len(case.tokens)))
     for record in run_chain(
@@ -192,7 +193,7 @@ def identical(case: Setting, *, steps: int) -> dict[str, bool]:
 
 
 def long_run(case: Setting, *, sweeps: int) -> dict[str, float]:
-    """What the chain is like: the ESS of its energy a sweep, and its rates."""
+    """The chain's ESS of the energy for each sweep, and its rates."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(1)
     made = kernel("fast", case).kernel
     found = trace(run_chain(made, case.tokens, case.free, plan=plan, rng=rng))
@@ -206,21 +207,12 @@ def long_run(case: Setting, *, sweeps: int) -> dict[str, float]:
     }
 
 
-def peak_mb(form: str, model: str, **options: Any) -> float:
-    """Peak resident memory of two steps in a process of their own, in MB: model, cache and all."""
-    call = f"from {__name__} import probe; probe({form!r}, {model!r}, **{options})"
-    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
-    return float(json.loads(out.stdout)["peak_mb"])
-
-
-def probe(form: str, model: str, **options: Any) -> None:
-    """Prints the peak of two steps, less what the imports had taken: run in a child."""
-    torch.set_num_threads(1)
-    before = _peak_kb()
+def two_steps(form: str, model: str, **options: Any) -> dict[str, Any]:
+    """Load a model and make two steps, for the memory that they take."""
     case = setting(model, **options)
-    made = kernel(form, case).kernel
-    played(made, made.init(case.tokens), some_blocks(case.free, 2, 0), 0)
-    print(json.dumps({"peak_mb": (_peak_kb() - before) / 1024}))
+    stepper = kernel(form, case).kernel
+    played(stepper, stepper.init(case.tokens), some_blocks(case.free, 2, 0), 0)
+    return {}
 
 
 def run(
@@ -234,32 +226,33 @@ def run(
     long: int = 100,
     updates: int = 4000,
     memory: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """The figures of each model and form.
+    """Speed, effective sample size and memory of each form, for each model.
 
     Args:
-        models: multi30k, trained here, or one of the pretrained.
+        models: multi30k, which is trained here, or names of pretrained models.
         chains: number of chains.
-        time: length of the captions; a reaction has its own.
-        steps: of a turn; each is a proposal of every chain.
+        time: words of a caption; a reaction has its own length.
+        steps: steps of a turn, each of them a proposal for every chain.
         repeats: number of turns.
         burn_in: sweeps before anything is measured.
-        long: sweeps of the run that the ESS is of.
-        updates: of the trained model.
-        memory: whether to measure peaks.
-        progress: is told lines as they are found.
+        long: sweeps of the run whose ESS is computed.
+        updates: updates that multi30k is trained for.
+        memory: whether peaks are measured.
+        progress: called with lines of text as they are known.
     """
-    say = progress or (lambda line: None)
     rows = []
     for model in models:
         options: dict[str, Any] = {"chains": chains, "time": time, "updates": updates}
         case = setting(model, **options)
         sites, vocab = int(case.free[0].sum()), len(case.mlm.allowed)
-        say(f"{model}: V={vocab} T={sites} {len(case.tokens)} chains, burn-in of {burn_in} sweeps")
+        progress(
+            f"{model}: V={vocab} T={sites} {len(case.tokens)} chains, burn-in of {burn_in} sweeps"
+        )
         case = case._replace(tokens=burnt_in(case, burn_in))
         chain = long_run(case, sweeps=long)
-        say(
+        progress(
             f"  at stationarity: energy {chain['energy']:.1f}, repeated {chain['repeated']:.2f}, "
             f"accepted {chain['accept']:.2f}, novel {chain['novel']:.3f}"
         )
@@ -271,9 +264,9 @@ def run(
             found["ess_per_s"] = chain["ess_per_sweep"] * sweeps_per_s
             found["identical_in_float64"] = same[form]
             if memory:
-                found["peak_mb"] = peak_mb(form, model, **options)
+                found["peak_mb"] = in_child(two_steps, form, model, **options)["peak_mb"]
             peak = f"  {found['peak_mb']:5.0f} MB" if memory else ""
-            say(
+            progress(
                 f"  {form:22} {found['proposals_per_s']:8.1f} proposals/s  "
                 f"{found['rows_per_proposal']:5.1f} rows each  {found['ess_per_s']:7.3f} ESS/s"
                 f"{peak}  {found['over_2t_1']:5.1f}x 2T+1  {found['over_t_1']:5.1f}x T+1  "

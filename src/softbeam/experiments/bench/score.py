@@ -1,18 +1,16 @@
 """Pseudo-log-likelihoods against the minicons package: same model, same texts, in one run.
 
-minicons gives all masked rows of all texts to the model at once, and takes the logits of every
-position. What is saved by the output layer at masked positions alone depends on its share of the
-model: most of the work for 30,522 words and a small model, nothing for 25 amino acids.
+minicons gives all masked rows of all texts to the model at once, and computes the logits of every
+position. softbeam computes them at masked positions alone. What this saves depends on the output
+layer's share of the model: most of the work for 30,522 words and a small model, nothing for 25
+amino acids.
 
-The forms take turns; seconds are of processor time, which other work on the machine disturbs less,
-and the ratio is the median over the turns. Peak memory of one long text is
-that of a process of its own, less what importing the packages takes.
+The two packages take turns. Seconds are of processor time, which other work on the machine disturbs
+less than time by the clock, and the ratio is the median over the turns. The peak of memory for one
+long text is measured in a process of its own, without what the imports take.
 """
 
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from time import process_time
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import torch
 
 from softbeam.errors import need
-from softbeam.experiments.bench.soft_beam import _peak_kb
+from softbeam.experiments.bench.measuring import in_child
 from softbeam.models import catalogue, conversions
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.sampling.texts.score import scored
@@ -36,7 +34,7 @@ REACTIONS = "CC(=O)O.OCCC>>CC(=O)O", "CCN.CC(=O)Cl>>CC(=O)NCC"
 
 
 def model_of(name: str) -> HfMaskedLM:
-    """A published shape, or a pretrained model."""
+    """A model of a published shape with random weights, or a pretrained model."""
     if name not in SHAPES:
         return catalogue.load(name)
     from transformers import BertConfig, BertForMaskedLM
@@ -58,7 +56,7 @@ def model_of(name: str) -> HfMaskedLM:
 
 
 def texts_of(name: str, texts: int, tokens: int) -> list[str]:
-    """Texts of so many tokens; real reactions have their own lengths."""
+    """Texts of the given number of tokens; real reactions have their own lengths."""
     if name in SHAPES:
         numbers = torch.randint(
             VOCAB - 9, (texts, tokens), generator=torch.Generator().manual_seed(0)
@@ -71,11 +69,12 @@ def texts_of(name: str, texts: int, tokens: int) -> list[str]:
 
 
 def ours(mlm: HfMaskedLM, texts: Sequence[str]) -> list[float]:
+    """softbeam's score of each text."""
     return [one.score for one in scored(mlm, texts)]
 
 
 def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
-    """minicons' score of each text."""
+    """A function that gives minicons' score of each text."""
     from minicons.scorer import MaskedLMScorer
 
     scorer = MaskedLMScorer(mlm.model, "cpu", tokenizer=mlm.tokenizer)
@@ -83,14 +82,14 @@ def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
     def score(texts: Sequence[str]) -> list[float]:
         # minicons 0.3.39 tokenizes by a method that transformers 5 no longer has
         batch = mlm.tokenizer(list(texts), padding=True)
-        found: list[float] = scorer.sequence_score(batch, reduction=lambda x: x.sum(0).item())
-        return found
+        scores: list[float] = scorer.sequence_score(batch, reduction=lambda x: x.sum(0).item())
+        return scores
 
     return score
 
 
 def compared(name: str, *, texts: int, tokens: int, repeats: int) -> dict[str, Any]:
-    """Texts/s of both, their ratio, and the largest difference of a score."""
+    """Seconds of both packages, their ratio, and the largest difference of a score."""
     mlm, given = model_of(name), texts_of(name, texts, tokens)
     score, seconds = theirs(mlm), {"ours": [0.0], "minicons": [0.0]}
     worst = max(abs(a - b) for a, b in zip(ours(mlm, given), score(given), strict=True))
@@ -109,18 +108,13 @@ def compared(name: str, *, texts: int, tokens: int, repeats: int) -> dict[str, A
 
 
 def peak_mb(name: str, tokens: int) -> float:
-    """Peak resident memory of scoring one text in a process of its own, in MB, model and all."""
-    call = f"from softbeam.experiments.bench.score import probe; probe({name!r}, {tokens})"
-    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
-    return float(json.loads(out.stdout.splitlines()[-1])["peak_mb"])
+    """Peak of memory, in MB, when one text is scored in a process of its own, model included."""
+    return float(in_child(score_one, name, tokens)["peak_mb"])
 
 
-def probe(name: str, tokens: int) -> None:
-    """Prints the peak of one score, less what the imports had taken: run in a child."""
-    torch.set_num_threads(1)
-    before = _peak_kb()
-    ours(model_of(name), texts_of(name, 1, tokens))
-    print(json.dumps({"peak_mb": (_peak_kb() - before) / 1024}))
+def score_one(name: str, tokens: int) -> dict[str, Any]:
+    """Load a model and score one text."""
+    return {"scores": ours(model_of(name), texts_of(name, 1, tokens))}
 
 
 def run(
@@ -131,42 +125,42 @@ def run(
     long: int = 200,
     repeats: int = 5,
     memory: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """The figures of each model, and the memory that one long text takes.
+    """Speed for each model, and the memory that one long text takes.
 
     Args:
         models: shapes of published BERTs, or pretrained models.
         texts: number of texts.
-        tokens: of each text.
-        long: tokens of the long text, of the first shape.
+        tokens: tokens of each text.
+        long: tokens of the long text, which the first shape among the models scores.
         repeats: number of turns.
-        memory: whether to measure the peak of the long text.
-        progress: is told lines as they are found.
+        memory: whether the peak for the long text is measured.
+        progress: called with lines of text as they are known.
     """
     need("minicons", "bench")
-    say, rows = progress or (lambda line: None), []
+    rows = []
     for name in models:
         rows.append(row := compared(name, texts=texts, tokens=tokens, repeats=repeats))
-        say(
+        progress(
             f"{name:12} {texts} x {tokens} tokens: {row['ours_s']:.3f} s, minicons "
             f"{row['minicons_s']:.3f} s: {row['ratio']:.2f}x; largest difference "
             f"{row['largest_difference']:.1e}"
         )
-    found: dict[str, Any] = {"bench": "score", "repeats": repeats, "rows": rows}
+    record: dict[str, Any] = {"bench": "score", "repeats": repeats, "rows": rows}
     shape = next((name for name in models if name in SHAPES), None)
     if memory and shape is not None:
         all_logits = 4 * long * (long + 2) * VOCAB / 2**20
-        found["long"] = {
+        record["long"] = {
             "model": shape,
             "tokens": long,
             "peak_mb": peak_mb(shape, long),
             "short_peak_mb": peak_mb(shape, tokens),
             "all_logits_mb": all_logits,
         }
-        say(
-            f"{shape:12} one text of {long} tokens: {found['long']['peak_mb']:.0f} MB "
-            f"({tokens} tokens: {found['long']['short_peak_mb']:.0f} MB); logits of all its rows "
+        progress(
+            f"{shape:12} one text of {long} tokens: {record['long']['peak_mb']:.0f} MB "
+            f"({tokens} tokens: {record['long']['short_peak_mb']:.0f} MB); logits of all its rows "
             f"and positions would be {all_logits:.0f} MB"
         )
-    return found
+    return record

@@ -1,24 +1,21 @@
 """Time and memory of soft-beam training against cross-entropy, in every form.
 
-One update's forward and backward pass of an LSTM decoder, or of a Transformer with its encoder. The
-forms are timed in turns within one run, so that a busy machine slows all of them alike; medians are
-reported. Peak memory is that of a process of its own for each form, less what the imports take.
+What is measured is one update, forward and backward, of an LSTM decoder, or of a Transformer with
+its encoder. The forms are timed in turns within one run, so that a busy machine slows all of them
+alike; medians are reported. Each form's peak of memory is measured in a process of its own, without
+what the imports take.
 """
 
-import json
-import resource
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from softbeam.errors import UserError
+from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.search.soft.beam import FAST, REFERENCE, Form
@@ -109,8 +106,11 @@ class Case:
         tolerance: float = 1e-6,
         spread: float = 8.0,
     ):
-        """Scores get the standard deviation `spread`: 8 gives an entropy of 1.1 to 1.4 nats and a
-        best token of probability 0.6, as trained models have."""
+        """Build a model whose scores have the standard deviation `spread`.
+
+        A spread of 8 gives an entropy of 1.1 to 1.4 nats and a best token of probability 0.6, as
+        trained models have.
+        """
         torch.manual_seed(0)
         self.model = MODELS[model](vocab, batch=batch)
         self.k, self.alpha, self.vocab, self.normalize = k, alpha, vocab, normalize
@@ -146,40 +146,16 @@ class Case:
         return expected_cost(beam, self.alpha).sum()
 
 
-def timed(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def peak_mb(vocab: int, k: int, form: str, **options: Any) -> float:
-    """Peak resident memory of two updates in a process of their own, in MB: model, data and all."""
-    call = f"from {__name__} import probe; probe({vocab}, {k}, {form!r}, **{options})"
-    out = subprocess.run([sys.executable, "-c", call], check=True, capture_output=True, text=True)
-    return float(json.loads(out.stdout)["peak_mb"])
-
-
-def probe(vocab: int, k: int, form: str, **options: Any) -> None:
-    """Prints the peak of two updates, less what the imports had taken: run in a child."""
-    torch.set_num_threads(1)
-    before = _peak_kb()
+def two_updates(vocab: int, k: int, form: str, **options: Any) -> dict[str, Any]:
+    """Build a case and make two updates, for the memory that they take."""
     case = Case(vocab, k, **options)
     for _ in range(2):
         case.update(form)
-    print(json.dumps({"peak_mb": (_peak_kb() - before) / 1024}))
-
-
-def _peak_kb() -> int:
-    """This process's largest resident size; Linux's ru_maxrss would include its parent's."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
-        return int(lines["VmHWM"].split()[0])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {}
 
 
 def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -> dict[str, Any]:
-    """One row of the benchmark."""
+    """One row of the benchmark: seconds of every form, their ratios, and peaks of memory."""
     case = Case(vocab, k, **options)
     times: dict[str, list[float]] = {form: [] for form in FORMS}
     for turn in range(repeats + 1):
@@ -195,34 +171,57 @@ def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -
     row |= {"best": fastest, "best_ratio": medians[fastest] / medians["ce"]}
     row |= {"speedup": medians["reference"] / medians[fastest], "dropped_bound": case.dropped}
     if memory:
-        row["peak_mb"] = {form: peak_mb(vocab, k, form, **options) for form in FORMS}
+        peaks = {form: in_child(two_updates, vocab, k, form, **options) for form in FORMS}
+        row["peak_mb"] = {form: measured["peak_mb"] for form, measured in peaks.items()}
     return row
 
 
 def run(
     *,
     model: str = "lstm",
-    vocab: Sequence[int] = (10, 1284, 32000),
+    vocab: Sequence[int] | None = None,
     k: Sequence[int] = (1, 3, 5),
     repeats: int = 5,
     alpha: float = 4.0,
     candidates: int = 64,
     normalize: bool = False,
     memory: bool = True,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Rows of times (s), their ratios to cross-entropy, and peaks (MB), for each vocabulary and k.
 
     A `dropped_bound` of 0 says that the pool fell back to the dense form, or held every cell.
+
+    Args:
+        model: lstm or transformer.
+        vocab: sizes of the vocabulary; None for the model's usual ones.
+        k: beam sizes.
+        repeats: rounds, in which the forms take turns.
+        alpha: alpha of the relaxation.
+        candidates: candidates of the pooled form.
+        normalize: whether local scores are normalized.
+        memory: whether peaks are measured.
+        progress: called with lines of text as rows are finished.
     """
+    if model not in VOCABULARIES:
+        raise UserError(f"--model {model}: must be one of {', '.join(VOCABULARIES)}")
     rows = []
-    for size in vocab:
+    for size in vocab or VOCABULARIES[model]:
         for beam in k:
             options = {"model": model, "alpha": alpha, "candidates": candidates}
             options["normalize"] = normalize
             rows.append(measure(size, beam, repeats=repeats, memory=memory, **options))
-            if progress is not None:
-                progress(rows[-1])
+            progress(row_text(rows[-1]))
     settings = {"model": model, "width": 256, "batch": 32, "time": 20, "alpha": alpha}
     settings |= {"candidates": candidates, "normalize": normalize, "repeats": repeats}
     return {"settings": settings, "rows": rows}
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """A row's ratios, and its peaks on a second line if they were measured."""
+    ratios = "  ".join(f"{form} {row[form + '_ratio']:5.1f}x" for form in FORMS[1:])
+    text = f"V={row['vocab']:<6} k={row['k']}  CE {row['ce_s']:.3f} s  {ratios}"
+    if "peak_mb" not in row:
+        return text
+    peaks = "  ".join(f"{form} {mb:,.0f}" for form, mb in row["peak_mb"].items())
+    return f"{text}\n{'':16}peak MB: {peaks}"

@@ -1,4 +1,4 @@
-"""Cross-entropy training against a bare loop over `torch.nn.LSTM` of the same sizes, in one run."""
+"""Speed of cross-entropy training against a bare loop over `torch.nn.LSTM` of the same sizes."""
 
 import statistics
 import tempfile
@@ -24,7 +24,7 @@ from softbeam.types import Batch
 
 
 class Bare(nn.Module):
-    """The tagger as one would write it in a notebook: no padding care, no interfaces."""
+    """The tagger as one would write it in a notebook, without padding or interfaces."""
 
     def __init__(self, source_vocab: int, target_vocab: int, size: int, *, both: bool):
         super().__init__()
@@ -56,11 +56,11 @@ def bare_update(model: Bare) -> Callable[[Batch], None]:
 
 
 def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Path) -> Any:
-    """The very update that `softbeam train` runs."""
+    """The update that `softbeam train` runs, as a function of a batch."""
     source = Vocabulary([f"w{i}" for i in range(source_vocab - len(SOURCE))], SOURCE)
     codecs = Codecs(source, Vocabulary([f"t{i}" for i in range(target_vocab)]))
-    one = [Example(("w0",), ("t0",))]
-    corpus = Corpus({"train": one, "dev": one})
+    examples = [Example(("w0",), ("t0",))]
+    corpus = Corpus({"train": examples, "dev": examples})
     model = config.model.build(source_vocab, target_vocab)
     trainer = Trainer(config, corpus, codecs, model, out, quiet=True)
     learner = Learner(model, CrossEntropy())
@@ -72,8 +72,15 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     return update
 
 
-def run(*, repeats: int, threads: int = 1, batch: int = 32, length: int = 20) -> dict[str, Any]:
-    """Median tokens/s of both loops, interleaved, for the taggers of the thesis's chapter 5."""
+def run(
+    *,
+    repeats: int,
+    threads: int = 1,
+    batch: int = 32,
+    length: int = 20,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Median tokens/s of both loops, timed in turns, for the taggers of the thesis's chapter 5."""
     torch.set_num_threads(threads)
     rows = []
     for both, size, vocab in ((False, 256, 1284), (True, 256, 1284), (True, 64, 10)):
@@ -100,13 +107,17 @@ def run(*, repeats: int, threads: int = 1, batch: int = 32, length: int = 20) ->
                 "ratio": round(statistics.median(ratios), 3),
             }
         )
+        progress(
+            f"{name:24} softbeam {ours:9,.0f} tokens/s  bare {bare:9,.0f} tokens/s  "
+            f"ratio {rows[-1]['ratio']:.2f}"
+        )
     return {"bench": "train", "threads": threads, "batch": batch, "length": length, "rows": rows}
 
 
 def interleaved(
     loops: dict[str, Callable[[Batch], None]], data: Batch, repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of each loop's update, one after the other in every round."""
+    """Seconds of each loop's updates; in every round the loops take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(repeats + 2):
         for name, update in loops.items():

@@ -24,7 +24,7 @@ SHAPE = {"width": 128, "layers": 2, "heads": 4, "longest": LONGEST}
 
 
 class Trained(NamedTuple):
-    """The model, and texts that it was not trained on."""
+    """A trained model, and texts that it was not trained on."""
 
     model: TransformerMlm
     vocabulary: Vocabulary
@@ -43,8 +43,8 @@ def trained_mlm(
     if not loaded(model, path):
         train(model, table(rows["train"]), table(rows["val"]), updates, seed, quiet)
         write_atomic(path, save({k: v.contiguous() for k, v in model.state_dict().items()}))
-    known = model.allowed.tolist()
-    held_out = [row for row in rows["val"] if all(known[i] for i in row)]
+    allowed = model.allowed.tolist()
+    held_out = [row for row in rows["val"] if all(allowed[i] for i in row)]
     return Trained(model.eval(), vocabulary, held_out)
 
 
@@ -68,7 +68,7 @@ def table(rows: list[list[int]]) -> Int[Tensor, "texts time"]:
 
 
 def loaded(model: TransformerMlm, path: Path) -> bool:
-    """Whether the file was there and fitted; one of another version does not."""
+    """Load a model's weights from a file; False if it is missing or does not fit the model."""
     try:
         model.load_state_dict(load(path.read_bytes()))
     except (OSError, RuntimeError, SafetensorError):

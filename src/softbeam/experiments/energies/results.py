@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from softbeam.errors import UserError
 from softbeam.experiments.energies.cells import SYNTHETIC, Data, Fit, run
 from softbeam.experiments.energies.claims import (
     SEC_6_2,
@@ -15,10 +14,13 @@ from softbeam.experiments.energies.claims import (
     growth_claims,
 )
 from softbeam.experiments.energies.tables import PRESETS, PRINTED, figure_cells, table_cells
-from softbeam.reports.tables import Rows, aligned, columns_of, number, summary, table_text
+from softbeam.experiments.order import Order
+from softbeam.reports.charts import figure_of, save_chart
+from softbeam.reports.tables import Rows, columns_of, number, summary, table_text
 from softbeam.reports.verdicts import claim_text, judged
 from softbeam.runtime.cells import Result, records
-from softbeam.runtime.grid import Workers, run_grid
+from softbeam.runtime.grid import run_grid
+from softbeam.runtime.text_tables import aligned
 
 Finished = list[tuple[Fit, Result]]
 COLUMNS = ("True", "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD", "-PLL", "-MLM")
@@ -37,45 +39,38 @@ it. Phonemes are normalized given their length; LL is left out there: it would t
 sequences at every update."""
 
 
-def make(
-    what: str,
-    preset: str,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    workers: Workers,
-    distinct: bool,
-    quiet: bool,
-) -> dict[str, Any]:
-    """The table or the figure: its fits, its text, what it claims, and the files drawn."""
-    cells = {"table-6.1": table_cells, "figure-6.1": figure_cells}[what]
-    wanted = cells(PRESETS[preset], seeds, distinct=distinct)
-    done = finish(what, wanted, folder, workers=workers, quiet=quiet)
-    found = table_6_1(done) if what == "table-6.1" else figure_6_1(done, folder)
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Compute a target's fits, or find them; returns its results, its verdicts and its text."""
+    cells_of, show = TARGETS[what]
+    done = finish(
+        what, cells_of(PRESETS[order.preset], order.seeds, distinct=order.distinct), order
+    )
+    shown = show(done, order.folder)
     title = "held-out NLL, nats per sequence"
     name = what.replace("-", " ").capitalize()
-    head = f"{name}: {title}, mean of {len(seeds)} datasets (preset {preset})"
-    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{found['text']}"}
-    return found | said | {"cells": records(done, folder)}
+    head = f"{name}: {title}, mean of {len(order.seeds)} datasets (preset {order.preset})"
+    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{shown['text']}"}
+    return shown | said | {"cells": records(done, order.folder)}
 
 
-def finish(
-    name: str, cells: Sequence[Fit], folder: Path, *, workers: Workers, quiet: bool
-) -> Finished:
-    """All cells with their results; teachers, which others need, are among the first."""
+def finish(name: str, cells: Sequence[Fit], order: Order) -> Finished:
+    """Compute all cells; teachers, whose weights others need, are among the first."""
     alone = [c for c in cells if c.teacher is None]
     alone.sort(key=lambda c: not c.reserved)
     taught = [c for c in cells if c.teacher is not None]
     for title, part in ((name, alone), (f"{name}, projections", taught)):
-        run_grid(part, run, folder, workers=workers, title=title, quiet=quiet)
-    return list(zip(cells, run_grid(cells, run, folder, quiet=True), strict=True))
+        order.results(part, run, title)
+    return list(zip(cells, run_grid(cells, run, order.folder, quiet=True), strict=True))
 
 
 # The table
 
 
-def table_6_1(done: Finished) -> dict[str, Any]:
-    """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims."""
+def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
+    """Table 6.1: training objectives compared by held-out NLL, with the orderings it claims.
+
+    Nothing is written to the folder.
+    """
     groups = {name: by_objective(group) for name, group in grouped(done).items()}
     rows = with_all_columns({name: figures_of(by) for name, by in groups.items()})
     columns = columns_of(rows)
@@ -227,14 +222,11 @@ def panel_text(panel: Mapping[str, Any]) -> str:
 
 
 def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """The figure as PNG and SVG."""
-    from matplotlib.figure import Figure
-
-    chart = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
+    """Draw Figure 6.1 and write it as PNG and SVG; returns both paths."""
+    chart, all_axes = figure_of(len(panels), 3.6 * len(panels), 3.6)
     styles = zip(LINES.items(), ("tab:blue", "tab:gray", "tab:red", "tab:purple"), strict=True)
     colors = {method: (label, color) for (method, label), color in styles}
-    for place, panel in enumerate(panels):
-        axes = chart.add_subplot(1, len(panels), place + 1)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for method, (label, color) in colors.items():
             line = panel["lines"][method]
             axes.errorbar(
@@ -256,14 +248,9 @@ def draw(panels: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
         axes.set_xscale("log")
         axes.set_title(TITLES[panel["data"]], fontsize=10)
         axes.set_xlabel("training sequences")
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.set_ylabel("held-out NLL, nats")
         axes.legend(frameon=False, fontsize=7)
-    files = [folder / f"figure-6.1.{kind}" for kind in ("png", "svg")]
-    for file in files:
-        try:
-            chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
-        except OSError as error:
-            raise UserError(f"cannot write the figure to {file}: {error}") from None
-    return files
+    all_axes[0].set_ylabel("held-out NLL, nats")
+    return save_chart(chart, folder, "figure-6.1")
+
+
+TARGETS = {"table-6.1": (table_cells, table_6_1), "figure-6.1": (figure_cells, figure_6_1)}

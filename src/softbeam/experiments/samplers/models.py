@@ -5,13 +5,12 @@ for the sampler from what holds for a model.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from softbeam.experiments.order import Order
 from softbeam.models.specs import Cmlm
 from softbeam.runtime.cells import Result
-from softbeam.runtime.grid import Workers, run_grid
 from softbeam.training.config import RunConfig, to_json
 from softbeam.training.loop import train
 from softbeam.training.recipes import masked_g2p
@@ -64,10 +63,8 @@ def compute(cell: Masked, out: Path) -> Result:
     return {name: summary[name] for name in ("metrics", "epoch", "seconds")}
 
 
-def models(
-    preset: str, seeds: Sequence[int], out: Path, *, workers: Workers, quiet: bool
-) -> list[Path]:
+def models(order: Order) -> list[Path]:
     """The folders of a model for each seed, trained if they are not there."""
-    cells = [masked(preset, seed) for seed in seeds]
-    run_grid(cells, compute, out, workers=workers, title="masked models", quiet=quiet)
-    return [cell.folder(out) for cell in cells]
+    cells = [masked(order.preset, seed) for seed in order.seeds]
+    order.results(cells, compute, "masked models")
+    return [cell.folder(order.folder) for cell in cells]

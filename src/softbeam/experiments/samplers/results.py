@@ -1,49 +1,42 @@
-"""Tables 6.2 to 6.6 and Figures 6.2 to 6.4 of finished chains, with verdicts on what is claimed.
+"""Records and drawings of Tables 6.2 to 6.6 and Figures 6.2 to 6.4, with verdicts on the claims.
 
-Energies are E_local per token, whatever was sampled from; published ones are sums over the dataset,
-in thousands.
+Energies are E_local per token, whichever energy was sampled from; the published energies are sums
+over the dataset, in thousands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softbeam.data.tasks import Kind
 from softbeam.errors import UserError
+from softbeam.experiments.order import Order
 from softbeam.experiments.samplers.cells import Sampling, compute, sums_of, weights_of
 from softbeam.experiments.samplers.claims import QUALITY, Chains, Done, chains_of, claims
 from softbeam.experiments.samplers.models import models
 from softbeam.experiments.samplers.tables import CELLS, PRESETS, PRINTED
+from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Published, columns_of, summary, table_text
 from softbeam.reports.verdicts import claim_text
 from softbeam.runtime.cells import records
-from softbeam.runtime.grid import Workers, run_grid
 from softbeam.training.metrics import Array
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLORS = {"local": "tab:blue", "raw": "tab:red", "Gibbs": "tab:gray"}
 
 Figures = dict[str, dict[str, list[float]]]  # row -> column -> a value for each repetition
 
 
-def make(
-    what: str,
-    preset: str,
-    folder: Path,
-    *,
-    run: Path | None,
-    start: Literal["greedy", "random"],
-    seeds: Sequence[int],
-    workers: Workers,
-    quiet: bool,
-) -> dict[str, Any]:
-    """A table or figure: its chains, its text, what the thesis claims, and the files drawn.
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Sample a target's chains, or find them; returns its rows, its verdicts, its text and files.
 
-    A repetition is a chain of the given run, or else a model with a chain.
+    A repetition is a chain of the order's run, or else a model with one chain.
     """
-    size = PRESETS[preset]
+    target, size, run, seeds = TARGETS[what], PRESETS[order.preset], order.run, order.seeds
     if run is None:
-        found = models(preset, seeds, folder, workers=workers, quiet=quiet)
-        chosen = [(model, 1, seed) for model, seed in zip(found, seeds, strict=True)]
+        chosen = [(model, 1, seed) for model, seed in zip(models(order), seeds, strict=True)]
         repeated = f"{len(seeds)} models, a chain of each"
     else:
         chosen, repeated = [(run, len(seeds), 1)], f"model {run.name}, {len(seeds)} chains each"
@@ -52,55 +45,57 @@ def make(
         Sampling(
             folder=str(model),
             weights=weights_of(model),
-            start=start,
+            start=order.start,
             sweeps=size.sweeps,
             burn_in=size.burn_in,
             chains=chains,
-            sources=(size.full if what == "table-6.6" else size.sources)[kind],
-            longest=10_000 if what == "table-6.6" else size.longest,
+            sources=(size.full if target.any_length else size.sources)[kind],
+            longest=10_000 if target.any_length else size.longest,
             seed=seed,
         )
         for model, chains, seed in chosen
     ]
-    done, cells = finish(what, bases, folder, workers=workers, quiet=quiet)
-    files = draw(what, done, kind, folder) if what.startswith("figure") else []
+    done, cells = finish(what, bases, order)
+    files = save_chart(draw(target.panels, done, kind), order.folder, what) if target.panels else []
     head = (
         f"{cells[0]['result']['sources']} sources of the test split, {repeated}, "
-        f"{size.sweeps} sweeps ({size.burn_in} burn-in), {start} start"
+        f"{size.sweeps} sweeps ({size.burn_in} burn-in), {order.start} start"
     )
-    made = record(what, done, kind, head)
-    made["repeated"] = "models" if run is None else "chains"
-    return made | {"cells": cells, "files": [file.name for file in files]}
+    shown = record(what, done, kind, head)
+    shown["repeated"] = "models" if run is None else "chains"
+    return shown | {"cells": cells, "files": [file.name for file in files]}
 
 
 def finish(
-    what: str, bases: Sequence[Sampling], folder: Path, *, workers: Workers, quiet: bool
+    what: str, bases: Sequence[Sampling], order: Order
 ) -> tuple[dict[Sampling, Chains], list[dict[str, Any]]]:
-    """The chains of every setting, under the cell of the first model, and all cells."""
+    """The chains of every setting, by the cell of the first model, and records of all cells."""
     by_model = [list(dict.fromkeys(CELLS[what](base))) for base in bases]
     settings = list(zip(*by_model, strict=True))
     cells = [cell for setting in settings for cell in setting]
-    results = run_grid(cells, compute, folder, workers=workers, title=what, quiet=quiet)
-    result = dict(zip(cells, results, strict=True))
+    result = dict(zip(cells, order.results(cells, compute, what), strict=True))
     done = {
-        setting[0]: chains_of([result[c] for c in setting], [sums_of(c, folder) for c in setting])
+        setting[0]: chains_of(
+            [result[cell] for cell in setting], [sums_of(cell, order.folder) for cell in setting]
+        )
         for setting in settings
     }
-    return done, records(result.items(), folder)
+    return done, records(result.items(), order.folder)
 
 
 def record(what: str, done: Done, kind: Kind, title: str) -> dict[str, Any]:
-    """What finished chains show, and what they say of the claims."""
-    rows = figures(what, done, kind)
-    printed, found = published(what, rows), claims(what, done, kind)
-    shown = {column: digits(column) for column in columns_of(rows)}
-    text = [f"{what}: {title}", "", table_text(rows, printed, shown), "", *map(claim_text, found)]
+    """The rows of a target, the published ones, the verdicts on its claims, and its text."""
+    rows = TARGETS[what].rows(done, kind)
+    printed, verdicts = published(what, rows), claims(what, done, kind)
+    places = {column: digits(column) for column in columns_of(rows)}
+    table = table_text(rows, printed, places)
+    text = [f"{what}: {title}", "", table, "", *map(claim_text, verdicts)]
     return {
         "title": title,
         "rows": rows,
         "published": printed,
-        "digits": shown,
-        "claims": found,
+        "digits": places,
+        "claims": verdicts,
         "text": "\n".join(text).rstrip(),
     }
 
@@ -114,7 +109,7 @@ def kind_of(run: Path) -> Kind:
     return config.data.kind
 
 
-# What is shown of them
+# Rows
 
 
 def label(cell: Sampling) -> str:
@@ -122,19 +117,26 @@ def label(cell: Sampling) -> str:
 
 
 def each(values: Array) -> list[float]:
-    """Of every repetition, on all sources."""
-    found: list[float] = values[:, 0].tolist()
-    return found
+    """The value of every repetition, on all sources."""
+    by_repetition: list[float] = values[:, 0].tolist()
+    return by_repetition
 
 
-def averages(done: Done, kind: Kind, name: Callable[[Sampling], str]) -> Figures:
-    """Tables 6.2 to 6.4: energy, rates and quality after the burn-in."""
-    columns = {"energy": "energy", "novel": "novel", "self": "repeated", "accept": "accept"}
-    columns |= {"stuck": "stuck", QUALITY[kind]: "quality"}
-    return {
-        f"{name(cell)}, {label(cell)}": {c: each(chains.mean(n)) for c, n in columns.items()}
-        for cell, chains in done.items()
-    }
+def averages(name: Callable[[Sampling], str]) -> Callable[[Done, Kind], Figures]:
+    """Tables 6.2 to 6.4 and all figures: energy, rates and quality after the burn-in.
+
+    `name` tells the settings of a row apart.
+    """
+
+    def rows(done: Done, kind: Kind) -> Figures:
+        columns = {"energy": "energy", "novel": "novel", "self": "repeated", "accept": "accept"}
+        columns |= {"stuck": "stuck", QUALITY[kind]: "quality"}
+        return {
+            f"{name(cell)}, {label(cell)}": {c: each(chains.mean(n)) for c, n in columns.items()}
+            for cell, chains in done.items()
+        }
+
+    return rows
 
 
 def annealing(done: Done, kind: Kind) -> Figures:
@@ -163,38 +165,26 @@ def around_modes(done: Done, kind: Kind) -> Figures:
             f"{quality}, lowest": each(mode["quality"]) if mode else [],
         }
 
-    found = {"warm start": row(next(c.start for c in done.values() if c.start), {})}
+    rows = {"warm start": row(next(c.start for c in done.values() if c.start), {})}
     for cell, chains in done.items():
         last = {name: chains.sweeps[name][-1] for name in ("energy", "quality")}
-        found[described(cell)] = row(last, chains.mode)
-    return found
+        rows[mode_row(cell)] = row(last, chains.mode)
+    return rows
 
 
-def described(cell: Sampling) -> str:
+def mode_row(cell: Sampling) -> str:
     if cell.method == "mask-predict":
         return "mask-predict, one length, 10 iterations"
     return "degenerate Gibbs, T=0.8" if cell.method == "Gibbs" else f"{cell.energy} energy"
 
 
 def digits(column: str) -> int:
+    """Decimal places of a column."""
     return 3 if column.split(",")[0] in ("energy", "novel", "self", "accept", "stuck") else 2
 
 
-def figures(what: str, done: Done, kind: Kind) -> Figures:
-    """The rows of a table, or of a figure's averages."""
-    if what == "table-6.5":
-        return annealing(done, kind)
-    if what == "table-6.6":
-        return around_modes(done, kind)
-    names: dict[str, Callable[[Sampling], str]] = {
-        "table-6.2": lambda cell: f"T={cell.temperature:g}",
-        "table-6.3": lambda cell: f"nucleus {cell.nucleus:g}",
-    }
-    return averages(done, kind, names.get(what, lambda cell: cell.blocks))
-
-
 def published(what: str, rows: Figures) -> Published:
-    """The printed figures of the same columns; BLEU is nowhere beside an error rate."""
+    """The thesis's values of the same columns; BLEU never stands in a column of error rates."""
     printed, columns = PRINTED.get(what, {}), columns_of(rows)
     return {name: [printed[name].get(c) for c in columns] for name in rows if name in printed}
 
@@ -202,20 +192,12 @@ def published(what: str, rows: Figures) -> Published:
 # Figures
 
 
-def draw(what: str, done: Done, kind: Kind, folder: Path) -> list[Path]:
-    """Lines by the sweep, a band of one standard deviation over the repetitions."""
-    from matplotlib.figure import Figure
-
-    panels = {
-        "figure-6.2": ("energy", "quality"),
-        "figure-6.3": ("accept", "energy"),
-        "figure-6.4": ("accept", "energy", "quality"),
-    }[what]
+def draw(panels: Sequence[str], done: Done, kind: Kind) -> "Figure":
+    """Lines by the sweep, with a band of one standard deviation over the repetitions."""
     titles = {"energy": "E_local per token", "accept": "accepted", "quality": QUALITY[kind]}
-    chart = Figure(figsize=(4.0 * len(panels), 3.4), layout="constrained")
-    for place, name in enumerate(panels):
-        axes = chart.add_subplot(1, len(panels), place + 1)
-        burn_in = max(cell.burn_in for cell in done)
+    chart, all_axes = figure_of(len(panels), 4.0 * len(panels), 3.4)
+    burn_in = max(cell.burn_in for cell in done)
+    for axes, name in zip(all_axes, panels, strict=True):
         axes.axvspan(0.5, burn_in + 0.5, color="0.93", lw=0)
         for cell, chains in done.items():
             rows = [summary(each(sweep)) for sweep in chains.sweeps[name]]
@@ -229,20 +211,32 @@ def draw(what: str, done: Done, kind: Kind, folder: Path) -> list[Path]:
         axes.set_xlim(0.5, None)
         axes.set_xlabel("sweep")
         axes.set_title(titles[name], fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.legend(frameon=False, fontsize=8)
-            axes.text(
-                burn_in / 2 + 0.5,
-                0.98,
-                "burn-in",
-                transform=axes.get_xaxis_transform(),
-                ha="center",
-                va="top",
-                fontsize=7,
-                color="0.5",
-            )
-    files = [folder / f"{what}.{suffix}" for suffix in ("png", "svg")]
-    for file in files:
-        chart.savefig(file, dpi=150, metadata={} if file.suffix == ".png" else {"Date": None})
-    return files
+    first = all_axes[0]
+    first.legend(frameon=False, fontsize=8)
+    middle_of_burn_in, top = burn_in / 2 + 0.5, 0.98
+    first.text(
+        middle_of_burn_in, top, "burn-in", transform=first.get_xaxis_transform(),
+        ha="center", va="top", fontsize=7, color="0.5",
+    )  # fmt: skip
+    return chart
+
+
+class Target(NamedTuple):
+    """A table or figure: its rows, the panels of a figure, and whether sources have any length."""
+
+    rows: Callable[[Done, Kind], Figures]
+    panels: tuple[str, ...] = ()
+    any_length: bool = False
+
+
+by_blocks = averages(lambda cell: cell.blocks)
+TARGETS = {
+    "table-6.2": Target(averages(lambda cell: f"T={cell.temperature:g}")),
+    "table-6.3": Target(averages(lambda cell: f"nucleus {cell.nucleus:g}")),
+    "table-6.4": Target(by_blocks),
+    "table-6.5": Target(annealing),
+    "table-6.6": Target(around_modes, any_length=True),
+    "figure-6.2": Target(by_blocks, panels=("energy", "quality")),
+    "figure-6.3": Target(by_blocks, panels=("accept", "energy")),
+    "figure-6.4": Target(by_blocks, panels=("accept", "energy", "quality")),
+}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from softbeam.data.tasks import Task
+from softbeam.experiments.order import Order
 from softbeam.experiments.search_aware.cells import (
     Training,
     compute,
@@ -23,7 +24,7 @@ from softbeam.experiments.search_aware.tables import TABLES, Claim, Table, Value
 from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged
 from softbeam.runtime.cells import Result, records
-from softbeam.runtime.grid import Workers, run_grid
+from softbeam.runtime.grid import run_grid
 from softbeam.training.evaluation import Problems, Scored, problems, scored
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
 from softbeam.training.significance import crossed_interval, sentence_gaps
@@ -32,19 +33,17 @@ Done = Mapping[Training, Result]
 DRAWS = 10_000  # ends of intervals are then known to about a hundredth of their width
 
 
-def make(
-    what: str, preset: str, folder: Path, *, seeds: Sequence[int], workers: Workers, quiet: bool
-) -> dict[str, Any]:
-    """A table: its runs trained or found, its text, the verdicts on what is claimed."""
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Train a table's runs, or find them trained; returns its rows, its verdicts and its text."""
     table = TABLES[what]()
-    done = finish([what], preset, folder, seeds=seeds, workers=workers, quiet=quiet)
-    judge = Judge(done, preset, seeds, folder)
+    done = finish([what], order)
+    judge = Judge(done, order.preset, order.seeds, order.folder)
     rows = {
         name: {column: judge.figures(value) for column, value in row.items()}
         for name, row in table.rows.items()
     }
     found = [judge.verdict(claim, table) for claim in table.claims]
-    title = f"{what}: {table.title}; mean of {len(seeds)} seeds (preset {preset})"
+    title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset})"
     shown = table_text(rows, table.published, table.digits)
     return {
         "title": table.title,
@@ -53,27 +52,19 @@ def make(
         "published": dict(table.published),
         "digits": dict(table.digits),
         "claims": found,
-        "cells": records(done.items(), folder),
+        "cells": records(done.items(), order.folder),
         "text": "\n".join([title, "", shown, "", *map(claim_text, found)]).rstrip(),
     }
 
 
-def finish(
-    tables: Sequence[str],
-    preset: str,
-    folder: Path,
-    *,
-    seeds: Sequence[int],
-    workers: Workers,
-    quiet: bool,
-) -> Done:
-    """The runs of some tables, trained or found; starts before what needs them."""
+def finish(tables: Sequence[str], order: Order) -> Done:
+    """Train the runs of some tables, or find them trained; starts before what needs them."""
     names = dict.fromkeys(name for table in tables for name in runs_of(TABLES[table]()))
-    cells = [training(preset, name, seed) for name in names for seed in seeds]
+    cells = [training(order.preset, name, seed) for name in names for seed in order.seeds]
     title = tables[0] if len(tables) == 1 else "training"
     for part in with_starts(cells):
-        run_grid(part, compute, folder, workers=workers, title=title, quiet=quiet)
-    return dict(zip(cells, run_grid(cells, compute, folder, quiet=True), strict=True))
+        order.results(part, compute, title)
+    return dict(zip(cells, run_grid(cells, compute, order.folder, quiet=True), strict=True))
 
 
 def runs_of(table: Table) -> list[str]:

@@ -1,8 +1,9 @@
-"""The runs that Tables 3.1 to 5.6 are made of, by name, for each preset.
+"""The runs behind Tables 3.1 to 5.6, by name, for each preset.
 
-`runs(preset)` has an entry like `ccg-uni/direct-annealed`: a configuration and the run it starts
-from. A number of the preset `paper` quotes the papers or is ours; those of `cpu` are ours, small
-enough for two cores: what they keep is which runs are compared, and from which starts.
+`runs(preset)` has entries like `ccg-uni/direct-annealed`: a configuration and the run it starts
+from. In the preset `paper`, a number quotes the papers, or a comment says that it does not
+("ours"). The preset `cpu` compares the same runs from the same starts, in sizes that we chose small
+enough for two cores.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from softbeam.training.searches import Beam, Greedy
 
 ANNEALED = Exponential(start=1.0, growth=1.4)  # 2018, Sec. 2.3: alpha grows; growth is ours
 SHARPER = Exponential(start=5.0, growth=1.4)  # ours: docs/results.md has what was tried
-HINGE = 5.0  # their learning rate is so many times smaller, ours as well
+HINGE = 5.0  # hinges: the learning rate is divided by this; also ours
 FIXED = Constant(value=1.0)  # 2018, Table 1: "alpha = 1.0"
 SAMPLING: dict[str, tuple[FeedbackName, Schedule]] = {  # Table 3.1
     "hard-argmax": ("hard_argmax", FIXED),
@@ -42,27 +43,28 @@ DECAYS: dict[str, Schedule] = {  # Table 3.2: k
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A run, and the name of the one whose weights it starts from."""
+class PlannedRun:
+    """A run's configuration, and the name of the run whose weights it starts from."""
 
     config: RunConfig
     start: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Group:
     """What a group of runs shares.
 
     Args:
-        base: the first stage, and the search that selects.
-        second: of the second stages, without their objective.
-        longest: sentences of second stages have at most so many tokens.
+        base: data, model, the first stage, and the search that selects weights.
+        second: settings of the second stages, but for their objective.
+        longest: most tokens of a sentence in second stages; None for no limit.
         k: beam size in training.
-        cost: of a wrong label.
-        alpha: of direct loss, where it is annealed.
-        longer: the second stage of scheduled sampling, whose first epoch is gold alone, and of the
-            cross-entropy beside it; None: as the others.
-        settle: epochs of self-normalized training after cross-entropy; None: it begins so.
+        cost: cost of a wrong label.
+        alpha: alpha of direct loss where it is annealed.
+        longer: the second stage of scheduled sampling, whose first epoch feeds gold alone, and of
+            the cross-entropy training beside it; None for the same stage as the others.
+        settle: epochs of self-normalized training after cross-entropy; None to train
+            self-normalized from the beginning.
     """
 
     base: RunConfig
@@ -74,81 +76,84 @@ class Task:
     longer: Stage | None = None
     settle: int | None = None
 
-    def first(self, objective: Objective | None = None) -> Plan:
-        """A start: the base's own objective, or another."""
+    def first(self, objective: Objective | None = None) -> PlannedRun:
+        """A run that others start from, with the base's objective or another."""
         stage = self.base.pretrain
         stage = stage if objective is None else replace(stage, objective=objective)
-        return Plan(config=replace(self.base, pretrain=stage, finetune=Stage()))
+        return PlannedRun(config=replace(self.base, pretrain=stage, finetune=Stage()))
 
-    def self_normalized(self, objective: SelfNormalized) -> Plan:
-        """The other start, in as many epochs as the base has or in a few more."""
+    def self_normalized(self, objective: SelfNormalized) -> PlannedRun:
+        """The self-normalized start, trained from the beginning or after cross-entropy."""
         if self.settle is None:
             return self.first(objective)
         stage = replace(self.base.pretrain, objective=objective, epochs=self.settle)
-        return Plan(config=replace(self.base, finetune=stage), start="ce")
+        return PlannedRun(config=replace(self.base, finetune=stage), start="ce")
 
     def then(
         self, start: str, objective: Objective, *, normalize: bool = True, slower: float = 1.0
-    ) -> Plan:
-        """A second stage from a start of the group, its learning rate so many times smaller."""
+    ) -> PlannedRun:
+        """A second stage from a start of the group; its learning rate is divided by `slower`."""
         base = self.base
         if self.longest is not None:
             base = replace(base, data=replace(base.data, max_length=self.longest))
         select = replace(base.select, normalize=normalize)
         second = replace(self.second, objective=objective, lr=self.second.lr / slower)
-        return Plan(config=replace(base, finetune=second, select=select), start=start)
+        return PlannedRun(config=replace(base, finetune=second, select=select), start=start)
 
 
-def runs(preset: str) -> dict[str, Plan]:
-    """All of them, by name."""
-    tasks = {"cpu": cpu, "paper": paper, "tiny": tiny}[preset]()
-    found: dict[str, Plan] = {}
-    for group in ("ccg-uni", "ccg-bi", "ner"):
-        found |= named(group, tagging_runs(group, tasks[group]))
-    found |= named("mt", translation_runs(tasks["mt"]))
-    return found
+def runs(preset: str) -> dict[str, PlannedRun]:
+    """All runs of a preset, by names like `ner/ce`."""
+    groups = {"cpu": cpu, "paper": paper, "tiny": tiny}[preset]()
+    planned: dict[str, PlannedRun] = {}
+    for name in ("ccg-uni", "ccg-bi", "ner"):
+        planned |= in_group(name, tagging_runs(name, groups[name]))
+    return planned | in_group("mt", translation_runs(groups["mt"]))
 
 
-def named(group: str, plans: Mapping[str, Plan]) -> dict[str, Plan]:
-    """Plans with their group's name before theirs and their starts'."""
+def in_group(name: str, planned: Mapping[str, PlannedRun]) -> dict[str, PlannedRun]:
+    """Put the group's name before the names of its runs and of their starts."""
     return {
-        f"{group}/{name}": replace(plan, start=f"{group}/{plan.start}" if plan.start else None)
-        for name, plan in plans.items()
+        f"{name}/{run}": replace(plan, start=f"{name}/{plan.start}" if plan.start else None)
+        for run, plan in planned.items()
     }
 
 
-def tagging_runs(group: str, task: Task) -> dict[str, Plan]:
-    local = DirectLoss(k=task.k, cost=task.cost, alpha=task.alpha)
-    hinge = SoftHinge(k=task.k, cost=task.cost, alpha=SHARPER)
-    found = {
-        "ce": task.first(),
-        "more-ce": task.then("ce", CrossEntropy()),
-        "direct-annealed": task.then("ce", local),
+def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
+    """The runs of a tagging group; how many there are depends on the group's name."""
+    local = DirectLoss(k=group.k, cost=group.cost, alpha=group.alpha)
+    hinge = SoftHinge(k=group.k, cost=group.cost, alpha=SHARPER)
+    planned = {
+        "ce": group.first(),
+        "more-ce": group.then("ce", CrossEntropy()),
+        "direct-annealed": group.then("ce", local),
     }
-    if group != "ccg-bi":
-        found |= {
-            "direct-fixed": task.then("ce", replace(local, alpha=FIXED)),
-            "hinge-annealed": task.then("ce", hinge, slower=HINGE),
-            "hinge-fixed": task.then("ce", replace(hinge, alpha=FIXED), slower=HINGE),
+    if name != "ccg-bi":
+        planned |= {
+            "direct-fixed": group.then("ce", replace(local, alpha=FIXED)),
+            "hinge-annealed": group.then("ce", hinge, slower=HINGE),
+            "hinge-fixed": group.then("ce", replace(hinge, alpha=FIXED), slower=HINGE),
         }
-    if group == "ner":
-        return found | sampling_runs(task, 0.0) | decay_runs(task)
+    if name == "ner":
+        return planned | sampling_runs(group, 0.0) | decay_runs(group)
     everywhere = replace(local, normalize=False)
-    return found | {
-        "global": task.then("ce", everywhere, normalize=False),
-        "sn": task.self_normalized(SelfNormalized()),
-        "sn-local": task.then("sn", local),
-        "sn-global": task.then("sn", everywhere, normalize=False),
+    return planned | {
+        "global": group.then("ce", everywhere, normalize=False),
+        "sn": group.self_normalized(SelfNormalized()),
+        "sn-local": group.then("sn", local),
+        "sn-global": group.then("sn", everywhere, normalize=False),
     }
 
 
-def translation_runs(task: Task) -> dict[str, Plan]:
-    """Beside cross-entropy, with an end: docs/design/0005-variable-length.md."""
-    sampled = replace(task, second=task.longer or task.second)
+def translation_runs(group: Group) -> dict[str, PlannedRun]:
+    """The runs of the translation group: the soft beam beside cross-entropy, and with an end mark.
+
+    docs/design/0005-variable-length.md says why.
+    """
+    sampled = replace(group, second=group.longer or group.second)
     local = DirectLoss(
-        k=task.k,
+        k=group.k,
         alpha=Constant(value=4.0),
-        cost=task.cost,
+        cost=group.cost,
         finish=True,
         extra=3,
         cross_entropy=1.0,
@@ -157,21 +162,21 @@ def translation_runs(task: Task) -> dict[str, Plan]:
     )
     everywhere = replace(local, normalize=False, log_z_penalty=0.1)
     return {
-        "ce": task.first(),
+        "ce": group.first(),
         "more-ce": sampled.then("ce", CrossEntropy(smoothing=0.1)),
-        "local": task.then("ce", local),
-        "global": task.then("ce", everywhere, normalize=False),
-        "sn": task.self_normalized(SelfNormalized(smoothing=0.1)),
-        "sn-local": task.then("sn", local),
-        "sn-global": task.then("sn", everywhere, normalize=False),
+        "local": group.then("ce", local),
+        "global": group.then("ce", everywhere, normalize=False),
+        "sn": group.self_normalized(SelfNormalized(smoothing=0.1)),
+        "sn-local": group.then("sn", local),
+        "sn-global": group.then("sn", everywhere, normalize=False),
     } | sampling_runs(sampled, 0.1)
 
 
-def sampling_runs(task: Task, smoothing: float) -> dict[str, Plan]:
-    """Table 3.1: gold is fed in the first epoch, then ever less."""
+def sampling_runs(group: Group, smoothing: float) -> dict[str, PlannedRun]:
+    """The runs of Table 3.1: gold tokens are fed in the first epoch, then ever fewer of them."""
     gold = InverseSigmoid(k=10.0)
     return {
-        name: task.then(
+        name: group.then(
             "ce",
             ScheduledSampling(feedback=feedback, alpha=alpha, gold=gold, smoothing=smoothing),
         )
@@ -179,10 +184,10 @@ def sampling_runs(task: Task, smoothing: float) -> dict[str, Plan]:
     }
 
 
-def decay_runs(task: Task) -> dict[str, Plan]:
-    """Table 3.2: soft argmax, annealed."""
+def decay_runs(group: Group) -> dict[str, PlannedRun]:
+    """The runs of Table 3.2: soft argmax, annealed, with gold tokens replaced at four speeds."""
     return {
-        name: task.then("ce", ScheduledSampling(alpha=ANNEALED, gold=gold))
+        name: group.then("ce", ScheduledSampling(alpha=ANNEALED, gold=gold))
         for name, gold in DECAYS.items()
     }
 
@@ -190,8 +195,8 @@ def decay_runs(task: Task) -> dict[str, Plan]:
 # Sizes
 
 
-def cpu() -> dict[str, Task]:
-    """Public data; minutes for each run."""
+def cpu() -> dict[str, Group]:
+    """The groups on public data; each run takes minutes."""
     second = Stage(epochs=4, lr=1e-3, schedule="linear", tokens=400)
     tagger = ccg()
     entities = replace(ner(), data=NamedEntities(limit=6000, max_length=40))
@@ -206,15 +211,15 @@ def cpu() -> dict[str, Task]:
         threads=1,
     )
     return {
-        "ccg-uni": Task(base=with_encoder(tagger, "uni"), second=second, longest=25),
-        "ccg-bi": Task(base=with_encoder(tagger, "bi"), second=second, longest=25),
-        "ner": Task(
+        "ccg-uni": Group(base=with_encoder(tagger, "uni"), second=second, longest=25),
+        "ccg-bi": Group(base=with_encoder(tagger, "bi"), second=second, longest=25),
+        "ner": Group(
             base=entities,
             second=replace(second, epochs=3, lr=5e-4),
             cost=DoubledO(),
             alpha=SHARPER,
         ),
-        "mt": Task(
+        "mt": Group(
             base=mt,
             second=few,
             longer=replace(few, epochs=3),
@@ -225,8 +230,8 @@ def cpu() -> dict[str, Task]:
     }
 
 
-def paper() -> dict[str, Task]:
-    """The published sizes; data that cannot be shipped is looked for below data/."""
+def paper() -> dict[str, Group]:
+    """The groups in the published sizes; licensed data is read from folders below data/."""
     second = Stage(
         epochs=50,  # 2018, Sec. 3.3: "for 50 epochs"
         lr=1e-3,  # ours
@@ -273,21 +278,21 @@ def paper() -> dict[str, Task]:
     )
     return {
         # 2019, Sec. 4.1: "beam size of 5"; 2018 has 3 for Table 1, whose models are shared here
-        "ccg-uni": Task(base=with_encoder(tagger, "uni"), second=second, k=5),
-        "ccg-bi": Task(base=with_encoder(tagger, "bi"), second=second, k=5),
+        "ccg-uni": Group(base=with_encoder(tagger, "uni"), second=second, k=5),
+        "ccg-bi": Group(base=with_encoder(tagger, "bi"), second=second, k=5),
         # 2018, Sec. 3: beam size "set to 3"; Sec. 3.1: 'O' "is doubly penalized"
-        "ner": Task(base=entities, second=second, cost=DoubledO()),
-        "mt": Task(base=mt, second=second, cost=Windowed()),  # the cost is ours
+        "ner": Group(base=entities, second=second, cost=DoubledO()),
+        "mt": Group(base=mt, second=second, cost=Windowed()),  # the cost is ours
     }
 
 
-def tiny() -> dict[str, Task]:
-    """Whether everything works."""
+def tiny() -> dict[str, Group]:
+    """The groups of the preset `cpu` in sizes for tests."""
 
-    def smaller(task: Task) -> Task:
-        base = task.base
+    def smaller(group: Group) -> Group:
+        base = group.base
         return replace(
-            task,
+            group,
             base=replace(
                 base,
                 data=replace(base.data, limit=40, max_length=12),
@@ -295,12 +300,12 @@ def tiny() -> dict[str, Task]:
                 pretrain=replace(base.pretrain, epochs=1),
                 select=base.select.to(Greedy),
             ),
-            second=replace(task.second, epochs=1),
-            longer=replace(task.second, epochs=2),
+            second=replace(group.second, epochs=1),
+            longer=replace(group.second, epochs=2),
             k=2,
         )
 
-    return {name: smaller(task) for name, task in cpu().items()}
+    return {name: smaller(group) for name, group in cpu().items()}
 
 
 def with_encoder(config: RunConfig, encoder: Literal["uni", "bi"]) -> RunConfig:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softbeam.errors import UserError
 from softbeam.runtime.files import Types, read_object, write_atomic, write_text
+from softbeam.runtime.text_tables import aligned
 from softbeam.sampling.diagnostics import mixing, unique_ratio
 from softbeam.sampling.texts.files import (
     Header,
@@ -142,13 +143,8 @@ def as_table(rows: Sequence[Row]) -> str:
         [title, *("-" if row[key] is None else format(row[key], form) for row in rows)]
         for title, (key, form) in columns.items()
     ]
-    wide = [max(map(len, column)) for column in cells]
-    ends = ["lowest-energy text", *(row["lowest_text"] for row in rows)]
-    lines = [
-        "  ".join(f"{cell:>{w}}" for cell, w in zip(line, wide, strict=True))
-        for line in zip(*cells, strict=True)
-    ]
-    return "\n".join(f"{line}  {end}" for line, end in zip(lines, ends, strict=True))
+    texts = ["lowest-energy text", *(row["lowest_text"] for row in rows)]
+    return aligned(list(zip(*cells, texts, strict=True)), ">" * len(cells) + "<")
 
 
 def advice(rows: Sequence[Row]) -> list[str]:
