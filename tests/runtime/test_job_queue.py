@@ -274,7 +274,15 @@ def test_jobs_of_submitit_serve_a_queue(tmp_path, capsys):
         Watch(found, CELLS, square, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
-        words = ["worker", "--storage", queue.storage, "--module", "support.grid_cells", "--idle", "2"]
+        words = [
+            "worker",
+            "--storage",
+            queue.storage,
+            "--module",
+            "support.grid_cells",
+            "--idle",
+            "2",
+        ]
         words += ["--submit", "2", "--logs", str(tmp_path / "jobs"), "--set", "timeout_min=5"]
         assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"cells": 5, "failed": 0}
