@@ -1,29 +1,29 @@
-from . import data as data
-from . import exact as exact
-from . import models as models
-from . import objectives as objectives
-from . import sampling as sampling
-from . import schedules as schedules
-from . import search as search
-from . import training as training
-from . import types as types
+from . import (
+    data as data,
+    exact as exact,
+    models as models,
+    objectives as objectives,
+    sampling as sampling,
+    schedules as schedules,
+    search as search,
+    training as training,
+    types as types,
+)
 from .errors import UserError as UserError
 from .objectives.likelihood import CrossEntropy as CrossEntropy
 from .objectives.scheduled_sampling import ScheduledSampling as ScheduledSampling
 from .objectives.soft_beam import DirectLoss as DirectLoss
 from .sampling.certificates import certify as certify
 from .search.decoders import LocallyNormalized as LocallyNormalized
-from .search.hard import beam_search as beam_search
-from .search.hard import greedy as greedy
+from .search.hard import beam_search as beam_search, greedy as greedy
 from .search.soft.decode import soft_beam_decode as soft_beam_decode
 from .search.soft.loop import soft_beam_loss as soft_beam_loss
-from .training.huggingface import SearchAwareTrainer as SearchAwareTrainer
-from .training.huggingface import search_aware_loss as search_aware_loss
+from .training.huggingface import (
+    SearchAwareTrainer as SearchAwareTrainer,
+    search_aware_loss as search_aware_loss,
+)
 from .training.many import train as train
 from .training.runs import load_run as load_run
-from .types import Decoder as Decoder
-from .types import Energy as Energy
-from .types import Kernel as Kernel
-from .types import MaskedLM as MaskedLM
+from .types import Decoder as Decoder, Energy as Energy, Kernel as Kernel, MaskedLM as MaskedLM
 
 __version__: str

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from softbeam.data.batches import Batches, Encoded, Position, collate, in_budget, in_order, width
 

@@ -7,13 +7,11 @@ import pytest
 
 from softbeam.cli import main
 from softbeam.experiments import reproduce
-from softbeam.experiments.energies import results as energy_results
-from softbeam.experiments.energies import tables as energy_tables
+from softbeam.experiments.energies import results as energy_results, tables as energy_tables
 from softbeam.experiments.energies.claims import checks_of, claims_of, growth_claims
 from softbeam.experiments.energies.results import row_name
 from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
-from softbeam.experiments.samplers import results as sampling_results
-from softbeam.experiments.samplers import tables as sampling_tables
+from softbeam.experiments.samplers import results as sampling_results, tables as sampling_tables
 from softbeam.experiments.search_aware import tables as training_tables
 from softbeam.reports.page import write_report
 from softbeam.reports.verdicts import judged, verdict_counts

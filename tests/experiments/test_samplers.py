@@ -26,8 +26,7 @@ from softbeam.experiments.samplers.cells import (
 )
 from softbeam.experiments.samplers.claims import chains_of, claims, correlations, draws
 from softbeam.experiments.samplers.models import masked, models
-from softbeam.experiments.samplers.results import TARGETS as SHOWN
-from softbeam.experiments.samplers.results import mode_row, published
+from softbeam.experiments.samplers.results import TARGETS as SHOWN, mode_row, published
 from softbeam.experiments.samplers.tables import CELLS, PRINTED
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy

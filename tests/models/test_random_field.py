@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from softbeam.models.random_field import BiLstmMrf, box_sides
 from softbeam.objectives.losses.energy import Field, SharingField, log_phi, one_by_one

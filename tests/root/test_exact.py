@@ -14,9 +14,7 @@ from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.hard import beam_search, greedy, sample
 from softbeam.tensors import gather
 from softbeam.types import Decoder
-from support.toys import ToyDecoder
-from support.toys import score as plain_score
-from support.toys import sequences as plain_sequences
+from support.toys import ToyDecoder, score as plain_score, sequences as plain_sequences
 
 EOS = [None, 1]
 

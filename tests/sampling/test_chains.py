@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from softbeam.sampling.certificates import target
 from softbeam.sampling.chains import (

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from softbeam.sampling.proposals import (
     MaskedConditionals,

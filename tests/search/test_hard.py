@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from softbeam.search.decoders import Forbidding, LocallyNormalized
 from softbeam.search.hard import beam_search, best_cells, greedy, live_beam_search, sample, truncate

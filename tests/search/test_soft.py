@@ -5,8 +5,7 @@ import torch
 
 from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.hard import hard_beam_max
-from softbeam.search.soft import loop
-from softbeam.search.soft import step as search_soft_step
+from softbeam.search.soft import loop, step as search_soft_step
 from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.loop import (

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from reports.test_page import make_run
 from softbeam.data import catalogue, corpora, download, readers

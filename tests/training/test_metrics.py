@@ -9,8 +9,7 @@ from functools import partial
 
 import numpy
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from softbeam.training.metrics import (
     bleu,

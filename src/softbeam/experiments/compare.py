@@ -12,8 +12,13 @@ from softbeam.reports.page import write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training.config import RunConfig, Stage, to_json
-from softbeam.training.evaluation import LOWER_IS_BETTER, evaluate_outputs, main_metric, problems
-from softbeam.training.evaluation import compare as paired
+from softbeam.training.evaluation import (
+    LOWER_IS_BETTER,
+    compare as paired,
+    evaluate_outputs,
+    main_metric,
+    problems,
+)
 from softbeam.training.many import train_all
 from softbeam.training.runs import load_run
 
@@ -73,7 +78,8 @@ def compare(
     task = trials[0].config.data
     references = problems(task.kind, task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
-    write_report([out], out / "report.html", title="comparison", table=[readable(r) for r in rows])
+    tables = {"Results": [readable(row) for row in rows]}
+    write_report([out], out / "report.html", title="comparison", tables=tables)
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 
 

@@ -8,14 +8,8 @@ from .masked import TransformerMlm as TransformerMlm
 from .random_field import BiLstmMrf as BiLstmMrf
 from .specs import (
     Cmlm as Cmlm,
-)
-from .specs import (
     Lstm as Lstm,
-)
-from .specs import (
     Model as Model,
-)
-from .specs import (
     Transformer as Transformer,
 )
 from .transformer import TransformerSeq2Seq as TransformerSeq2Seq

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from softbeam import tensors
     from softbeam.search import decoders, hard
-    from softbeam.search.soft import beam as soft
-    from softbeam.search.soft import loop
+    from softbeam.search.soft import beam as soft, loop
     from softbeam.types import Batch, Decoder
 else:
     tensors = lazy("softbeam.tensors")

@@ -87,10 +87,10 @@ def terminal_bar(title: str, total: int) -> tuple[Any, Any]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
+        Progress as Bar,
         TextColumn,
         TimeRemainingColumn,
     )
-    from rich.progress import Progress as Bar
 
     bar = Bar(
         TextColumn("{task.description}"),

@@ -1,44 +1,26 @@
 from .decoders import (
     Forbidding as Forbidding,
-)
-from .decoders import (
     LocallyNormalized as LocallyNormalized,
 )
 from .hard import (
     beam_search as beam_search,
-)
-from .hard import (
     greedy as greedy,
-)
-from .hard import (
     live_beam_search as live_beam_search,
-)
-from .hard import (
     sample as sample,
 )
 from .relaxations import (
     gumbel_softmax as gumbel_softmax,
-)
-from .relaxations import (
     soft_argmax as soft_argmax,
-)
-from .relaxations import (
     soft_topk as soft_topk,
 )
 from .soft.beam import (
     Form as Form,
-)
-from .soft.beam import (
     SoftBeam as SoftBeam,
 )
 from .soft.decode import soft_beam_decode as soft_beam_decode
 from .soft.loop import (
     soft_beam as soft_beam,
-)
-from .soft.loop import (
     soft_beam_loss as soft_beam_loss,
-)
-from .soft.loop import (
     soft_beam_max as soft_beam_max,
 )
 from .soft.step import soft_beam_step as soft_beam_step

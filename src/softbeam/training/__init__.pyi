@@ -1,21 +1,11 @@
 from .config import (
     RunConfig as RunConfig,
-)
-from .config import (
-)
-from .config import (
     Stage as Stage,
-)
-from .config import (
     from_yaml as from_yaml,
-)
-from .config import (
     to_yaml as to_yaml,
 )
 from .huggingface import (
     SearchAwareTrainer as SearchAwareTrainer,
-)
-from .huggingface import (
     search_aware_loss as search_aware_loss,
 )
 from .many import train as train
@@ -23,8 +13,6 @@ from .masked_lm import train_mlm as train_mlm
 from .recipes import RECIPES as RECIPES
 from .runs import (
     Run as Run,
-)
-from .runs import (
     load_run as load_run,
 )
 from .searches import (

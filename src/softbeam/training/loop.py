@@ -35,8 +35,14 @@ from softbeam.runtime.progress import Meter, Progress
 from softbeam.runtime.signals import stopping
 from softbeam.schedules import Moment
 from softbeam.tensors import flushed_denormals
-from softbeam.training.checkpoint import NAME as CHECKPOINT
-from softbeam.training.checkpoint import Best, Point, point_of, restore_training, training_tensors
+from softbeam.training.checkpoint import (
+    NAME as CHECKPOINT,
+    Best,
+    Point,
+    point_of,
+    restore_training,
+    training_tensors,
+)
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.training.decoding import check_lengths
 from softbeam.training.evaluation import evaluate, log_z, main_metric

@@ -14,8 +14,7 @@ from softbeam.runtime.cells import Result, result_path
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
 from softbeam.training.config import RunConfig, from_text, to_json
-from softbeam.training.loop import finish
-from softbeam.training.loop import train as train_run
+from softbeam.training.loop import finish, train as train_run
 from softbeam.training.runs import CONFIG, SUMMARY
 
 

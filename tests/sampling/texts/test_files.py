@@ -11,8 +11,13 @@ import torch
 from softbeam.cli import main
 from softbeam.errors import Interrupted, UserError
 from softbeam.sampling.texts import files
-from softbeam.sampling.texts.files import checkpoint_of, make_header, read_header, read_samples
-from softbeam.sampling.texts.files import write_samples as write
+from softbeam.sampling.texts.files import (
+    checkpoint_of,
+    make_header,
+    read_header,
+    read_samples,
+    write_samples as write,
+)
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.sampling.texts.summary import as_text, finish, finished, summary, traces
 from support.tiny_bert import letter_mlm, write_letter_mlm

@@ -12,8 +12,7 @@ from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.sampling.texts.infill import infill
-from softbeam.sampling.texts.sampler import distance as distance_term
-from softbeam.sampling.texts.sampler import sample, sampler
+from softbeam.sampling.texts.sampler import distance as distance_term, sample, sampler
 from softbeam.sampling.texts.settings import SamplingConfig
 from support.tiny_bert import letter_mlm
 

@@ -24,8 +24,7 @@ from softbeam.experiments.bench.trained_mlm import trained_mlm
 from softbeam.models import catalogue
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.masked import TransformerMlm
-from softbeam.sampling.chains import Plan, partition, trace
-from softbeam.sampling.chains import run as run_chain
+from softbeam.sampling.chains import Plan, partition, run as run_chain, trace
 from softbeam.sampling.diagnostics import bulk_ess
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
