@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from softbeam.cli.parser import parser, say_json
+from softbeam.cli.parser import parser, say_json, whole_numbers
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import UserError, limited
 
@@ -36,16 +36,24 @@ def report(words: list[str]) -> int:
     """One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]"""
     if words[:1] == ["claims"]:
         return claims(words[1:])
-    made = parser("report", "Runs, tables and samples as one HTML page, or a figure: figure-3.1.")
-    what = "runs, folders of runs or of reproduce, files of samples (.jsonl); or a figure"
-    made.add_argument("runs", type=str, nargs="+", help=what)
+    made = parser(
+        "report", "Write one HTML page about runs, tables and samples, or draw figure-3.1."
+    )
+    made.add_argument(
+        "runs",
+        type=str,
+        nargs="+",
+        help="run folders, folders of runs, folders of reproduce, files of samples (.jsonl); "
+        "or figure-3.1",
+    )
     made.add_argument("--out", type=str, default=None, help="the file to write")
-    made.add_argument("--beams", type=int, default=1, help="runs whose soft beams are drawn")
+    made.add_argument("--beams", type=int, default=1, help="how many runs get pictures of beams")
     made.add_argument(
         "--sentences",
         type=str,
         default="",
-        help="whose: numbers in dev from 1, as 3,17; short ones",
+        help="the sentences of dev whose beams are drawn, counted from 1, as 3,17; "
+        "a few short ones if not given",
     )
     parsed = made.parse_args(words)
     if parsed.runs == ["figure-3.1"]:
@@ -55,44 +63,39 @@ def report(words: list[str]) -> int:
         return 0
     from softbeam.reports.page import write_report
 
-    if parsed.beams < 0:
-        raise UserError(f"--beams {parsed.beams}: must be 0 or more")
-    paths = [Path(r) for r in parsed.runs]
-    try:
-        sentences = [int(number) for number in parsed.sentences.split(",") if number]
-    except ValueError:
-        raise UserError(f"--sentences {parsed.sentences}: give numbers, as 3,17") from None
-    page = Path(parsed.out or "report.html")
+    limited("--beams", parsed.beams, least=0)
+    sentences = whole_numbers("--sentences", parsed.sentences) if parsed.sentences else []
+    paths, page = [Path(path) for path in parsed.runs], Path(parsed.out or "report.html")
     print(write_report(paths, page, beams=parsed.beams, sentences=sentences))
     return 0
 
 
 def claims(words: list[str]) -> int:
-    """What the documents claim, with our verdicts: softbeam report claims [TABLE…] [--json]"""
+    """The papers' claims with our verdicts: softbeam report claims [TABLE…] [--json]"""
     from softbeam.experiments.reproduce import claims_in
     from softbeam.reports.verdicts import claim_text, verdict_counts
 
-    made = parser("report claims", "The verdicts on what the documents claim of tables.")
+    made = parser("report claims", "Print the verdicts on the papers' claims about tables.")
     made.add_argument(
-        "tables", type=str, nargs="*", help="as table-4.1; all there are if not given"
+        "tables", type=str, nargs="*", help="as table-4.1; every table of the folder if not given"
     )
-    made.add_argument("--results", type=str, default="results", help="folder of their JSON files")
-    made.add_argument("--json", action="store_true", help="as a last line of JSON")
+    made.add_argument("--results", type=str, default="results", help="folder of reproduce's files")
+    made.add_argument("--json", action="store_true", help="print a last line of JSON")
     parsed = made.parse_args(words)
-    found = claims_in(Path(parsed.results), parsed.tables)
-    for name, judged in found.items():
+    by_table = claims_in(Path(parsed.results), parsed.tables)
+    for name, judged in by_table.items():
         print(name)
-        for one in judged:
-            print(f"  {claim_text(one)}")  # type: ignore[arg-type]
-    counts = verdict_counts(one for judged in found.values() for one in judged)
+        for claim in judged:
+            print(f"  {claim_text(claim)}")  # type: ignore[arg-type]
+    counts = verdict_counts(claim for judged in by_table.values() for claim in judged)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     if parsed.json:
-        say_json({"claims": found, "counts": counts})
+        say_json({"claims": by_table, "counts": counts})
     return 0
 
 
 def reproduce(words: list[str]) -> int:
-    """A table or figure of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
+    """Reproduce a table of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
     from softbeam.experiments.reproduce import (
         ALL,
         PRESETS,
@@ -103,31 +106,32 @@ def reproduce(words: list[str]) -> int:
     )
     from softbeam.runtime.progress import clock
 
-    made = parser("reproduce", "Compute a table or figure; what is finished is never run again.")
+    made = parser("reproduce", "Compute a table or figure; finished parts are not run again.")
     names = "; ".join(f"{k}: {v}" for k, v in TARGETS.items())
-    made.add_argument("what", type=str, help=f"{names}; {ALL}: every one of them")
+    made.add_argument("what", type=str, help=f"{names}; {ALL}: all of these")
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
     made.add_argument("--preset", type=str, default="cpu", help=sizes)
-    made.add_argument("--out", type=str, default="runs/reproduce", help="folder, shared by targets")
-    seeds = "seeds to average over; 3 if not given, 5 for generated datasets"
+    made.add_argument("--out", type=str, default="runs/reproduce", help="folder of results")
+    seeds = "number of seeds; if not given, 3, or 5 for table-6.1 and figure-6.1"
     made.add_argument("--seeds", type=int | None, default=None, help=seeds)
     worker_arguments(made, jobs=None)
-    made.add_argument("--distinct", action="store_true", help="each phoneme sequence once")
+    made.add_argument("--distinct", action="store_true", help="use each phoneme sequence once")
     made.add_argument(
         "--run",
         type=str | None,
         default=None,
-        help="for tables 6.2 to 6.6 and their figures: a run of masked-translation or masked-g2p, "
-        "of which --seeds chains are sampled; if not given, as many of the latter are trained",
+        help="for tables 6.2 to 6.6 and figures 6.2 to 6.4: a run of masked-translation or "
+        "masked-g2p, from which --seeds chains are sampled; if not given, --seeds runs of "
+        "masked-g2p are trained",
     )
     made.add_argument(
         "--start",
         type=Literal["greedy", "random"],
         default="greedy",
-        help="the first texts of those chains: all positions predicted at once, or random tokens",
+        help="first texts of these chains: all positions predicted at once, or random tokens",
     )
-    made.add_argument("--quiet", action="store_true", help="no progress")
-    made.add_argument("--json", action="store_true", help="the record as a last line of JSON")
+    made.add_argument("--quiet", action="store_true", help="print no progress")
+    made.add_argument("--json", action="store_true", help="print the record as a line of JSON")
     parsed = made.parse_args(words)
     folder = Path(parsed.run) if parsed.run else None
     knobs = {k: parsed[k] for k in ("preset", "seeds", "distinct", "start", "quiet")}
@@ -135,8 +139,8 @@ def reproduce(words: list[str]) -> int:
     knobs["workers"] = workers_of(parsed)
     out, started, records = Path(parsed.out), time.monotonic(), []
     if parsed.what == ALL:
-        few = ("preset", "seeds", "workers", "quiet")
-        prepare(out=out, run=folder, **{name: knobs[name] for name in few})
+        shared = ("preset", "seeds", "workers", "quiet")
+        prepare(out=out, run=folder, **{name: knobs[name] for name in shared})
     for what in TARGETS if parsed.what == ALL else [parsed.what]:
         records.append(run(what, out=out, run=folder, **knobs))
         print(records[-1]["text"], flush=True)
