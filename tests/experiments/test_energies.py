@@ -16,13 +16,13 @@ from softbeam.experiments.energies.cells import (
     Sequences,
     against_truth,
     build,
+    finished_model,
     load,
     log_partition,
     mean_loss,
     objective_of,
     phonemes,
     run,
-    taught,
     weights_path,
 )
 from softbeam.objectives.energy import MaskedLikelihood, Pseudolikelihood
@@ -185,8 +185,8 @@ def test_a_projection_starts_from_its_teacher_and_leaves_it_alone(tmp_path):
     still = replace(TINY, objective="KL", teacher=teacher, lr=1e-12)
     run(still, tmp_path)
     for a, b in zip(
-        taught(teacher, 5, tmp_path).parameters(),
-        taught(still, 5, tmp_path).parameters(),
+        finished_model(teacher, 5, tmp_path).parameters(),
+        finished_model(still, 5, tmp_path).parameters(),
         strict=True,
     ):
         torch.testing.assert_close(a, b)

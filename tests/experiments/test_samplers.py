@@ -200,7 +200,7 @@ def test_chains_on_all_sources_are_the_result_and_sums_survive_the_file(out, tmp
     assert found.sweeps["energy"].shape == (3, 4, 4001)
     assert list(found.kept) == [False, True, True]
     sums_path(cells[1], tmp_path).write_bytes(sums_path(cells[0], tmp_path).read_bytes()[:-40])
-    with pytest.raises(UserError, match=r"safetensors is not what a cell left .*; remove it"):
+    with pytest.raises(UserError, match=r"safetensors is not a file of sums .*; remove it"):
         sums_of(cells[1], tmp_path)
     sums_path(cells[1], tmp_path).unlink()
     lost = chains_of(results, [sums_of(one, tmp_path) for one in cells])

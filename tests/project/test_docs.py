@@ -123,7 +123,7 @@ def test_figures_of_the_benchmarks_become_tables(monkeypatch):
     text = section(recorded("exact", found))
     assert "| 5 | 5 | 3,125 | 2 | 2 | 2 | 3 | 3 | 3 |" in text
 
-    monkeypatch.setattr(score, "compared", lambda name, **_: scored | {"model": name})
+    monkeypatch.setattr(score, "compare_packages", lambda name, **_: scored | {"model": name})
     monkeypatch.setattr(score, "peak_mb", lambda name, tokens: 40.0 + tokens)
     scored = {"texts": 8, "tokens": 20, "ours_s": 0.5, "minicons_s": 1.5, "ratio": 3.0}
     scored |= {"largest_difference": 2e-5}

@@ -1,4 +1,4 @@
-"""Several ways to train, with several seeds, from the same starts: which is best, how surely."""
+"""Compare ways to train, with several seeds, from the same starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,14 +26,14 @@ Outputs = list[list[str]]
 
 
 class Trial(NamedTuple):
-    """A way to train, by name."""
+    """A way to train, and its name."""
 
     name: str
     config: RunConfig
 
 
 class Scored(NamedTuple):
-    """A trained run's figure on a split, and the outputs it comes from."""
+    """A trained run's main metric on a split, and the outputs that were scored."""
 
     metric: str
     value: float
@@ -49,18 +49,18 @@ def compare(
     workers: Workers = ALONE,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train every trial with every seed below `out`, score, test each against the first.
+    """Train every trial with every seed below `out`, score it, and test it against the first.
 
-    Trials whose first stages are equal share one run of it. Finished runs are kept, stopped ones
-    go on: the command can be given again after anything.
+    Trials with equal first stages share one run of that stage. Finished runs are kept and stopped
+    ones resumed, so an interrupted comparison can be started again.
     """
     refuse_twins(trials)
     for seed in seeds:
         limited("--seeds", seed, least=0, most=LARGEST_SEED)
     require_charts(out)
-    trials[0].config.data.load().split(split)  # what is wrong is said before anything is trained
+    trials[0].config.data.load().split(split)  # raises UserError before anything is trained
     starts = shared_starts(trials)
-    rounds: list[dict[str, RunConfig]] = [{}, {}]  # what is started from, what starts from it
+    rounds: list[dict[str, RunConfig]] = [{}, {}]  # shared starts, then the trials
     for seed in seeds:
         for trial in starts.values():
             rounds[0][f"{trial.name}-{seed}"] = replace(trial.config, seed=seed)
@@ -84,6 +84,7 @@ def compare(
 
 
 def refuse_twins(trials: Sequence[Trial]) -> None:
+    """Raises UserError if two trials have the same name."""
     names = [trial.name for trial in trials]
     for name in names:
         if names.count(name) > 1:
@@ -91,30 +92,30 @@ def refuse_twins(trials: Sequence[Trial]) -> None:
 
 
 def first_stage(config: RunConfig) -> str | None:
-    """What decides the weights that a second stage starts from; None if it has no first."""
+    """A text that identifies the first of two stages; None if there is no such stage."""
     if config.warm_start is not None or len(config.stages) < 2:
         return None
     return to_json(start_of(config))
 
 
 def start_of(config: RunConfig) -> RunConfig:
-    """The first stage alone; its dev score is that of a locally normalized model."""
+    """The first stage alone, with dev scores of a locally normalized model."""
     return replace(config, finetune=Stage(), select=replace(config.select, normalize=True))
 
 
 def shared_starts(trials: Sequence[Trial]) -> dict[str | None, Trial]:
-    """The first stages that trials share, each once, by what identifies them."""
-    found: dict[str | None, Trial] = {}
+    """The different first stages of the trials, by the text that identifies them."""
+    starts: dict[str | None, Trial] = {}
     for trial in trials:
         key = first_stage(trial.config)
-        if key is not None and key not in found:
-            name = "start" if not found else f"start{len(found) + 1}"
-            found[key] = Trial(name, start_of(trial.config))
-    return found
+        if key is not None and key not in starts:
+            name = "start" if not starts else f"start{len(starts) + 1}"
+            starts[key] = Trial(name, start_of(trial.config))
+    return starts
 
 
 def score(folder: Path, split: str) -> Scored:
-    """A run's main figure on a split, by the search that chose its weights."""
+    """A run's main metric on a split, with the search that selected its weights."""
     run = load_run(folder)
     task = run.config.data
     found, outputs = evaluate_outputs(
@@ -127,10 +128,10 @@ def score(folder: Path, split: str) -> Scored:
 def table_rows(
     scored: dict[str, list[Scored]], first: Trial, references: Sequence[Any], seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """A row for each trial: figures by seed, mean, spread, paired bootstrap against the first.
+    """A row for each trial: values by seed, mean, spread, and a paired bootstrap against the first.
 
-    The bootstrap draws among the sentences of all seeds, so that its interval covers the noise of
-    sentences; the spread over seeds is beside it.
+    The bootstrap draws from the sentences of all seeds, so its interval covers the variation of
+    sentences; the spread covers that of seeds.
     """
     base = [tokens for one in scored[first.name] for tokens in one.outputs]
     rows = []
@@ -151,7 +152,7 @@ def table_rows(
 
 
 def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `table_rows` as a reader wants it."""
+    """A row of `table_rows` with rounded numbers and column titles for people."""
     against = row.get("against_first", {})
     metric = row["metric"] + (" (less is better)" if row["metric"] in LOWER_IS_BETTER else "")
     return {

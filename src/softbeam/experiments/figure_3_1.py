@@ -1,4 +1,4 @@
-"""Figures of the papers that need no training: drawn from a small model, the same every time."""
+"""Figure 3.1 of the thesis, drawn from a small random model: the same every time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from softbeam.types import Batch
 
 
 def always_sampled_loss(model: Seq2Seq, batch: Batch, alpha: float | None) -> float:
-    """Loss of the targets when own predictions are always fed: hard, or soft with alpha (2017)."""
+    """Loss of the targets if own predictions are always fed: hard, or soft with alpha (2017)."""
     never = torch.zeros_like(batch.mask)
     feedback = hard_argmax if alpha is None else soft_argmax_embedding
     scores = mixed_scores(
@@ -36,9 +36,9 @@ def always_sampled_loss(model: Seq2Seq, batch: Batch, alpha: float | None) -> fl
 def along_a_line(
     alphas: Sequence[float | None], *, points: int = 400, seed: int = 3
 ) -> tuple[Tensor, dict[float | None, Tensor]]:
-    """The objective along a line through parameter space, for the hard search (None) and alphas.
+    """The objective along a line through parameter space, for hard argmax (None) and for alphas.
 
-    A random small decoder; the line moves all its weights at once.
+    The model is a small random decoder; the line moves all its weights at once.
     """
     torch.manual_seed(seed)
     model = Seq2Seq(8, 6, embedding=8, hidden=8).double().eval()
@@ -59,7 +59,7 @@ def along_a_line(
 
 
 def figure_3_1(out: Path) -> Path:
-    """Thesis Figure 3.1: the discontinuous objective and its continuous relaxations."""
+    """Draw thesis Figure 3.1: the discontinuous objective and its continuous relaxations."""
     require_charts(out.parent)
     torch.set_num_threads(1)
     chart, (axes,) = figure_of(1, 7, 3.6)

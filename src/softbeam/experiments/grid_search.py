@@ -1,4 +1,4 @@
-"""A sweep: a run for every combination of settings and every seed, the best on dev first."""
+"""Train every combination of settings with every seed, and order them by their dev scores."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,8 @@ def sweep(
 ) -> dict[str, Any]:
     """Train every setting with every seed below `out`, and order them by their dev scores.
 
-    Finished runs are kept, stopped ones go on: it can be asked again, also for more settings.
+    Finished runs are kept and stopped ones resumed, so a sweep can be started again, also with more
+    settings.
     """
     for seed in seeds:
         limited("--seeds", seed, least=0, most=LARGEST_SEED)
@@ -39,13 +40,13 @@ def sweep(
     summaries = dict(zip(runs, done, strict=True))
     rows = [row_of(name, {seed: summaries[f"{name}-{seed}"] for seed in seeds}) for name in configs]
     rows.sort(key=lambda row: -row["score"])
-    found = {"rows": rows, "best": str(out / f"{rows[0]['setting']}-{best_seed(rows[0])}")}
-    write_text(out / "sweep.json", json.dumps(found, indent=1) + "\n")
-    return found
+    result = {"rows": rows, "best": str(out / f"{rows[0]['setting']}-{best_seed(rows[0])}")}
+    write_text(out / "sweep.json", json.dumps(result, indent=1) + "\n")
+    return result
 
 
 def row_of(name: str, summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """A setting's figures on dev: of each seed, their mean and their spread."""
+    """A setting's dev metric: the value of each seed, their mean and their spread."""
     metric = next(iter(summaries.values()))["metric"]
     values = {str(seed): summary["metrics"][metric] for seed, summary in summaries.items()}
     scores = {str(seed): summary["score"] for seed, summary in summaries.items()}
@@ -65,12 +66,12 @@ def best_seed(row: Mapping[str, Any]) -> str:
     return max(scores, key=scores.__getitem__)
 
 
-def as_text(found: Mapping[str, Any]) -> str:
-    """The table, best first."""
-    rows = found["rows"]
+def as_text(result: Mapping[str, Any]) -> str:
+    """What `sweep` returned, as a table with the best setting first."""
+    rows = result["rows"]
     lines = [["setting", f"dev {rows[0]['metric']}"]]
     for row in rows:
         spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
         each = "  ".join(f"{value:.2f}" for value in row["values"].values())
         lines.append([row["setting"], f"{row['mean']:.2f}{spread}  ({each})"])
-    return f"{aligned(lines)}\nbest: {found['best']}"
+    return f"{aligned(lines)}\nbest: {result['best']}"

@@ -1,8 +1,8 @@
-"""Where trained models go wrong, for several runs side by side (thesis 5.5).
+"""Find where trained models go wrong, for several runs side by side (thesis 5.5).
 
-The measures are plain functions of tokens or of a `Decoder`; `analyze` takes them of runs. What
-they return can be written as JSON; `charts` prints and draws it. Shares are in percent, and None
-where there is nothing to count.
+The measures are plain functions of tokens or of a `Decoder`; `analyze` applies them to runs. Their
+results can be written as JSON; `analysis_charts` prints and draws them. Shares are in percent, and
+None where there is nothing to count.
 """
 
 from bisect import bisect_left
@@ -15,6 +15,8 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
+from rapidfuzz.distance import Levenshtein
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
@@ -42,11 +44,12 @@ Tokens = Sequence[str]
 OnBatch = Callable[[int], None]
 BLEU_EDGES = (10, 15, 20, 30)  # of source lengths, as in metrics.bleu_by_length
 BEAMS = (1, 2, 3, 5, 10, 20)
-USUAL_BEAM = 3  # where no run was selected with a beam
-CLEAR = 0.5  # points of the main metric; smaller differences get no advice, however sure
+USUAL_BEAM = 3  # if no run was selected with a beam
+CLEAR = 0.5  # points of the main metric; smaller differences get no advice
 
 
 def percent(part: int, whole: int) -> float | None:
+    """A share in percent; None of nothing."""
     return 100 * part / whole if whole else None
 
 
@@ -56,12 +59,12 @@ def percent(part: int, whole: int) -> float | None:
 def ngram_overlap(
     predicted: Sequence[Tokens], gold: Sequence[Tokens], *, longest: int = 4
 ) -> list[dict[str, Any]]:
-    """For n = 1 to 4, n-grams of the outputs that their references have too, over the corpus.
+    """Count the n-grams that outputs share with their references, over the corpus, for each n.
 
     An n-gram matches at most as often as the reference has it. `precision` is the share of the
-    outputs' n-grams: the "n-gram overlap" of thesis Table 5.5, which is BLEU's (with its length
-    ratio it gives back the BLEU of Table 5.4). `recall`, the share of the references' n-grams, is
-    ours: short outputs gain precision by what they leave out, and lose recall.
+    outputs' n-grams that match: the "n-gram overlap" of thesis Table 5.5, which is BLEU's (with the
+    length ratio it gives the BLEU of Table 5.4). `recall`, which the thesis does not have, is the
+    share of the references' n-grams that match: short outputs gain precision and lose recall.
     """
     rows = []
     for n in range(1, longest + 1):
@@ -84,9 +87,7 @@ def length_ratio(predicted: Sequence[Tokens], gold: Sequence[Tokens]) -> float |
 
 
 def nearest(predicted: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> list[Tokens]:
-    """Of each output's references the one with the fewest edits; of equals the longest."""
-    from rapidfuzz.distance import Levenshtein
-
+    """The reference of each output that is the fewest edits away; the longest of several."""
     return [
         min(golds, key=lambda gold: (Levenshtein.distance(list(p), list(gold)), -len(gold)))
         for p, golds in zip(predicted, references, strict=True)
@@ -96,12 +97,10 @@ def nearest(predicted: Sequence[Tokens], references: Sequence[Sequence[Tokens]])
 def comparable(
     kind: Kind, predicted: Sequence[Tokens], references: Sequence[Sequence[Tokens]]
 ) -> tuple[list[Tokens], list[Tokens]]:
-    """The outputs and one reference of each as tokens to count: of translations, BLEU's (13a)."""
+    """Outputs and their nearest references as tokens; translations in BLEU's tokens (13a)."""
     gold = nearest(predicted, references)
     if kind != "translation":
         return list(predicted), gold
-    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
-
     split = Tokenizer13a()
     outputs, golds = ([split(" ".join(tokens)).split() for tokens in s] for s in (predicted, gold))
     return outputs, golds
@@ -116,15 +115,13 @@ def marks_by_position(predicted: Tokens, gold: Tokens) -> list[bool]:
 
 
 def marks_by_edits(predicted: Tokens, gold: Tokens) -> list[bool]:
-    """The same for outputs of any length: a mark for each column of an alignment with the gold.
+    """Whether each column of an alignment with gold is right, for outputs of any length.
 
-    The alignment has the fewest edits; a token kept is right, and one replaced, added or left out
-    is wrong. By plain position a single word too many would make every later one wrong. The
-    alignment knows the whole output, so it flatters what follows an error; where word order is
-    free, it is too strict. Compare runs with each other, not with the figures of tagging.
+    The alignment has the fewest edits; a kept token is right, and a replaced, added or missing one
+    is wrong. Marks by position would call everything after one additional word wrong. The alignment
+    sees the whole output, so it is lenient after an error; where word order is free, it is too
+    strict. Compare these marks between runs, not with those of tagging.
     """
-    from rapidfuzz.distance import Levenshtein
-
     return [
         edit.tag == "equal"
         for edit in Levenshtein.opcodes(list(gold), list(predicted))
@@ -141,9 +138,9 @@ def after_first_error(
     """Accuracy by the distance from a sentence's first error, with the number of places.
 
     Distance 0 is every place that no error precedes, the first error itself included; the last
-    row holds all distances above `depth`. Accuracy falls after an error for two reasons: the model
-    goes on from a mistake, or the sentence is a hard one. `gold_fed`, marks of the predictions
-    after gold prefixes, tells them apart: at the same places it has the difficulty alone.
+    row has all distances above `depth`. Accuracy falls after an error for two reasons: the model
+    continues from a mistake, or the sentence is hard. `gold_fed`, marks of the predictions after
+    gold prefixes, tells the reasons apart: at the same places, only the difficulty lowers it.
     """
     places = [
         (distance, sentence, place)
@@ -166,7 +163,7 @@ def after_first_error(
 
 
 def distances(row: Sequence[bool], most: int) -> list[int]:
-    """How far each place lies behind the first error, 0 up to it, at most `most`."""
+    """The distance of each place from the first error, at most `most`; 0 up to that error."""
     first = row.index(False) if False in row else len(row)
     return [min(max(0, place - first), most) for place in range(len(row))]
 
@@ -190,11 +187,11 @@ def gold_fed_marks(
 
 
 def recovery_figures(fates: Sequence[Fate]) -> dict[str, Any]:
-    """How often gold stays on the beam, where it falls off, and whose fault the errors are.
+    """How often gold stays on the beam, where it falls off, and which kinds of errors there are.
 
-    `on_beam` has, after each step, the share still on the beam of the golds that are so long;
-    `fell_by_tenth` counts falls by tenths of gold's length, and `fell_after_end` those of golds
-    that had ended. `fell` has the step of each sentence, in order.
+    `on_beam` has, for each step, the share of golds still on the beam among those with at least
+    that many tokens; `fell_by_tenth` counts falls by tenths of gold's length, and `fell_after_end`
+    falls of golds that had ended. `fell` has the step of each sentence, in order.
     """
     stayed = [fate for fate in fates if not fate.fell]
     fallen = [fate for fate in fates if fate.fell]
@@ -217,7 +214,7 @@ def recovery_figures(fates: Sequence[Fate]) -> dict[str, Any]:
 
 
 def on_beam(fates: Sequence[Fate], step: int) -> dict[str, Any]:
-    """After a step, the share still on the beam of the golds that have at least so many tokens."""
+    """The share of golds on the beam after a step, among those with at least `step` tokens."""
     there = [fate.fell == 0 or fate.fell > step for fate in fates if fate.length >= step]
     return {"step": step, "sentences": len(there), "share": percent(sum(there), len(there))}
 
@@ -234,8 +231,8 @@ def beam_row(
 ) -> dict[str, Any]:
     """Quality, length and model score of the outputs of one beam size.
 
-    The beam-search curse is to be read in these rows: wider beams find better scores, and worse,
-    shorter or empty outputs.
+    These rows show the beam-search curse: wider beams find better scores, but worse, shorter or
+    empty outputs.
     """
     tokens, gold = comparable(kind, best(outputs), material.references)
     return {
@@ -244,7 +241,7 @@ def beam_row(
         "length_ratio": length_ratio(tokens, gold),
         "length": fmean(map(len, tokens)),
         "empty": percent(sum(not output for output in tokens), len(tokens)),
-        "score": fmean(found[0].score for found in outputs),
+        "score": fmean(hypotheses[0].score for hypotheses in outputs),
     }
 
 
@@ -257,8 +254,8 @@ def quality_by_length(
 ) -> list[dict[str, Any]]:
     """The metric of the sentences with at most edges[0] source tokens, ..., more than edges[-1].
 
-    As in `training.metrics.bleu_by_length` (thesis Table 5.6), for any kind of task: None where a
-    bucket is empty, or has nothing that the metric counts.
+    This is `training.metrics.bleu_by_length` (thesis Table 5.6) for any kind of task. The value is
+    None where a bucket is empty, or has nothing that the metric counts.
     """
     lengths = [len(source) for source in material.sources]
     rows = []
@@ -275,12 +272,12 @@ def quality_by_length(
 
 
 def figures(kind: Kind, predicted: Sequence[Tokens], material: Problems) -> dict[str, Any]:
-    """All figures of outputs for problems."""
+    """All metrics of outputs."""
     return score(kind, predicted, material.references, [len(s) for s in material.sources])
 
 
 def length_edges(kind: Kind, material: Problems) -> list[int]:
-    """BLEU's usual edges for translations; elsewhere those of about five equal buckets."""
+    """Edges of the buckets of source lengths: fixed for translations, else five equal buckets."""
     if kind == "translation":
         return list(BLEU_EDGES)
     ordered = sorted(len(source) for source in material.sources)
@@ -299,10 +296,10 @@ def check_normalization(
     *,
     on_batch: OnBatch = lambda done: None,
 ) -> dict[str, Any]:
-    """The main metric with raw and with locally normalized scores, log Z, and advice if one fails.
+    """Compare beam search with raw and with locally normalized scores, and advise if one is worse.
 
-    Of beam search; greedy search cannot tell the two apart. `p_value` is
-    of `training.evaluation.compare`, and log Z is taken over the first reference of each source.
+    The beam is the search's; greedy search gives the same outputs with both. `p_value` comes from
+    `training.evaluation.compare`; log Z is measured on the first reference of each source.
     """
     if search.k < 2:
         raise ValueError(f"k={search.k}: one hypothesis is the same with raw scores")
@@ -313,8 +310,8 @@ def check_normalization(
         )
         for n in (False, True)
     ]
-    both = [figures(kind, found, material) for found in outputs]
-    (metric, raw), (_, normalized) = (main_metric(kind, found) for found in both)
+    both = [figures(kind, side, material) for side in outputs]
+    (metric, raw), (_, normalized) = (main_metric(kind, values) for values in both)
     test = compare(kind, material.references, outputs[1], outputs[0])
     partition = log_z(model, encode(firsts(material), codecs))
     agree = test["difference"] * (normalized - raw) > 0  # the test is of accuracy, also beside F1
@@ -332,7 +329,7 @@ def check_normalization(
 
 
 def check_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict[str, Any]:
-    """`check_normalization` of a run, with the search's beam or, without one, the run's own."""
+    """Run `check_normalization` on a run, with the search's beam or, if it has none, the run's."""
     kind = run.config.data.kind
     material = problems(kind, run.config.data.load().split(split))
     beam = own_beam([search if isinstance(search, Beam) else run.config.select])
@@ -348,10 +345,10 @@ def check_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict[st
 
 
 def advice(metric: str, gain: float) -> str | None:
-    """What to decode with, given what normalizing gains; None if it hardly matters.
+    """Which scores to decode with, given the gain from normalizing; None if it hardly matters.
 
-    Normalizing can also hurt a model that was trained locally: cross-entropy taggers that see only
-    the past of their input gained 4 to 5 points of accuracy from raw scores (ccg-ewt, 3 seeds).
+    Normalizing can also hurt a locally trained model: cross-entropy taggers that see only the past
+    of their input gained 4 to 5 points of accuracy from raw scores (ccg-ewt, 3 seeds).
     """
     if abs(gain) < CLEAR:
         return None
@@ -383,12 +380,12 @@ def analyze(
     threads: int = 1,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """All measures of runs on the first `limit` problems of the same split.
+    """Measure runs on the first `limit` problems of a split that they share.
 
-    Everything but the curve over beam sizes is of one beam for all runs: the widest that one of
-    them was selected with. Normalization, unless given, length penalty and length limits are as in
-    each run's own `select`. Of several references the first is the gold that is followed through
-    the beam; elsewhere the nearest counts.
+    Except for the curve over beam sizes, all runs have one beam size: the widest that one of them
+    was selected with. Normalization (unless given), length penalty and length limits are those of
+    each run's own `select`. If a source has several references, the first is the gold that is
+    followed through the beam; the other measures use the nearest.
     """
     runs = {
         name: load(folder, threads=threads)
@@ -400,14 +397,14 @@ def analyze(
     kind, whole = shared_problems(runs, split)
     material = Problems(whole.sources[:limit], whole.references[:limit])
     beam = own_beam([run.config.select for run in runs.values()])
-    found: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     for name, run in runs.items():
         passes = len({*beams, beam}) + 3
         with Progress(f"analyze {name}", passes * len(material.sources), quiet=quiet) as progress:
-            found[name] = measure(
+            measures[name] = measure(
                 run, material, beams, beam, normalize=normalize, on_batch=progress.advance
             )
-    metric = next(iter(found.values()))["normalization"]["metric"]
+    metric = next(iter(measures.values()))["normalization"]["metric"]
     return {
         "task": kind,
         "metric": metric,
@@ -415,12 +412,15 @@ def analyze(
         "split": split,
         "sentences": len(material.sources),
         "beam": beam,
-        "runs": found,
+        "runs": measures,
     }
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """Short names of the runs: the folders' own where these differ, else their paths."""
+    """Short names of the runs: the folders' names if these differ, else their paths.
+
+    Raises UserError if a folder is given twice.
+    """
     whole = [folder.resolve() for folder in folders]
     twice = [folder for folder, path in zip(folders, whole, strict=True) if whole.count(path) > 1]
     if twice:
@@ -430,7 +430,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def shared_problems(runs: Mapping[str, Run], split: str) -> tuple[Kind, Problems]:
-    """The kind and the problems that all runs share, or a sentence that says which do not."""
+    """The kind and the problems that all runs share; raises UserError if two runs differ."""
     (first, run), *others = runs.items()
     kind = run.config.data.kind
     material = problems(kind, run.config.data.load().split(split))
@@ -438,20 +438,20 @@ def shared_problems(runs: Mapping[str, Run], split: str) -> tuple[Kind, Problems
         if other.config.data.kind != kind:
             raise UserError(
                 f"{first} is a run of {kind} but {name} of {other.config.data.kind}: "
-                "only runs of one task stand side by side"
+                "only runs of one task can be compared"
             )
         if other.config.data == run.config.data:
             continue
         if problems(kind, other.config.data.load().split(split)) != material:
             raise UserError(
                 f"{first} and {name} have different {split} splits: "
-                "only runs of one task stand side by side"
+                "only runs of one task can be compared"
             )
     return kind, material
 
 
 def own_beam(searches: Sequence[Search]) -> int:
-    """The widest beam among the searches that use one, 3 if none does."""
+    """The widest beam among the searches that use one; 3 if none does."""
     wide = [s.k for s in searches if isinstance(s, Beam) and s.k > 1]
     return max(wide, default=USUAL_BEAM)
 
@@ -505,7 +505,7 @@ def errors_of(
     tokens: Sequence[Tokens],
     gold: Sequence[Tokens],
 ) -> list[dict[str, Any]]:
-    """`after_first_error` by position for tagging, beside gold prefixes; by edits elsewhere."""
+    """`after_first_error` by position, with gold fed, for tagging; by edits for other tasks."""
     pairs = zip(tokens, gold, strict=True)
     if kind != "tagging":
         return after_first_error([marks_by_edits(p, g) for p, g in pairs])

@@ -1,6 +1,4 @@
-"""An analysis of runs (`reports.analysis.analyze`) as plain text and as figures, the runs side by
-side.
-"""
+"""Print and draw an analysis of runs (`reports.analysis.analyze`), the runs side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STEPS = (1, 2, 3, 5, 10, 15, 20, 30)  # of the many steps, those that the table shows
-FEW = 10  # sentences: the figure leaves out steps that fewer have
+STEPS = (1, 2, 3, 5, 10, 15, 20, 30)  # the steps that the table shows
+FEW = 10  # the figure leaves out steps that fewer sentences have
 MARKERS = "os^Dv*PX"
 
 Measures = dict[str, Any]  # of one run
@@ -27,9 +25,9 @@ Points = tuple[Sequence[float], Sequence[float | None]]
 # Text
 
 
-def as_text(found: Mapping[str, Any]) -> str:
-    """All tables, aligned, with a run in each column."""
-    runs, metric, beam = found["runs"], found["metric"].replace("_", " "), found["beam"]
+def as_text(analysis: Mapping[str, Any]) -> str:
+    """All tables of an analysis as text, with a run in each column."""
+    runs, metric, beam = analysis["runs"], analysis["metric"].replace("_", " "), analysis["beam"]
 
     def section(title: str, column: Callable[[Measures], Column]) -> str:
         return titled_columns(title, {name: column(run) for name, run in runs.items()})
@@ -40,15 +38,15 @@ def as_text(found: Mapping[str, Any]) -> str:
     ]
     return "\n\n".join(
         [
-            f"{found['split']}: {found['sentences']} problems of {found['task']}",
-            section(f"{metric_label(found)}, by beam size", curve("value")),
-            *([] if found["task"] == "tagging" else lengths),
+            f"{analysis['split']}: {analysis['sentences']} problems of {analysis['task']}",
+            section(f"{metric_label(analysis)}, by beam size", curve("value")),
+            *([] if analysis["task"] == "tagging" else lengths),
             section("mean model score of the outputs, by beam size", curve("score")),
             section(f"{metric} with raw and with normalized scores, beam {beam}", normalization)
-            + "".join(f"\n  {line}" for line in advices(found)),
+            + "".join(f"\n  {line}" for line in advices(analysis)),
             section(f"gold on the beam of {beam}, percent", gold_on_beam),
-            section(f"accuracy after a first error{fed_label(found)}, beam {beam}", after_error),
-            section(f"{metric_label(found)} by source length, beam {beam}", by_length),
+            section(f"accuracy after a first error{fed_label(analysis)}, beam {beam}", after_error),
+            section(f"{metric_label(analysis)} by source length, beam {beam}", by_length),
             section(f"n-gram overlap, beam {beam}: precision / recall", overlap),
         ]
     )
@@ -58,19 +56,19 @@ def number(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(value, form)
 
 
-def metric_label(found: Mapping[str, Any]) -> str:
-    better = " (lower is better)" if found["lower_is_better"] else ""
-    return str(found["metric"]).replace("_", " ") + better
+def metric_label(analysis: Mapping[str, Any]) -> str:
+    better = " (lower is better)" if analysis["lower_is_better"] else ""
+    return str(analysis["metric"]).replace("_", " ") + better
 
 
-def advices(found: Mapping[str, Any]) -> list[str]:
-    """A line about each run that is clearly worse with raw or with normalized scores."""
-    checks = {name: run["normalization"]["advice"] for name, run in found["runs"].items()}
+def advices(analysis: Mapping[str, Any]) -> list[str]:
+    """The advice for each run that is clearly worse with raw or with normalized scores."""
+    checks = {name: run["normalization"]["advice"] for name, run in analysis["runs"].items()}
     return [f"{name}: {text}" for name, text in checks.items() if text is not None]
 
 
 def curve(name: str, form: str = ".2f") -> Callable[[Measures], Column]:
-    """One of the figures of each beam size."""
+    """A function that reads one measure of each beam size from a run."""
     return lambda run: {f"{p['beam']}": number(p[name], form) for p in run["beam_curve"]}
 
 
@@ -88,13 +86,13 @@ def normalization(run: Measures) -> Column:
 
 def gold_on_beam(run: Measures) -> Column:
     gold = run["gold_on_beam"]
-    shown = [row for row in gold["on_beam"] if row["step"] in STEPS]
+    steps = [row for row in gold["on_beam"] if row["step"] in STEPS]
     return (
         {"stays to the end": number(gold["survived"])}
         | {"of these, the best": number(gold["best_of_survived"])}
         | {name: number(share) for name, share in gold["outcomes"].items()}
         | {"median step of a fall": number(gold["median_step_of_fall"], ".1f")}
-        | {f"still there after step {row['step']}": number(row["share"]) for row in shown}
+        | {f"still there after step {row['step']}": number(row["share"]) for row in steps}
     )
 
 
@@ -111,8 +109,8 @@ def distance_labels(run: Measures) -> list[str]:
     return ["no error yet", *(f"{d} after" for d in near[1:]), f"{far} or more"]
 
 
-def fed_label(found: Mapping[str, Any]) -> str:
-    return " (and with gold fed)" if found["task"] == "tagging" else ""
+def fed_label(analysis: Mapping[str, Any]) -> str:
+    return " (and with gold fed)" if analysis["task"] == "tagging" else ""
 
 
 def by_length(run: Measures) -> Column:
@@ -124,7 +122,7 @@ def by_length(run: Measures) -> Column:
 
 
 def bucket_labels(run: Measures) -> list[str]:
-    """1-10, 11-15, ..., 31+"""
+    """Names of the buckets of source lengths: 1-10, 11-15, ..., 31+."""
     return [bucket_label(row["above"] + 1, row["at_most"]) for row in run["by_source_length"]]
 
 
@@ -135,7 +133,7 @@ def bucket_label(first: int, last: int | None) -> str:
 
 
 def sized_labels(run: Measures) -> list[str]:
-    """The same with the number of sentences: a bucket of few is no trend."""
+    """Names of the buckets with their numbers of sentences, since small buckets show no trend."""
     rows = zip(bucket_labels(run), run["by_source_length"], strict=True)
     return [f"{label}\nn = {row['sentences']:,}" for label, row in rows]
 
@@ -152,25 +150,25 @@ def overlap(run: Measures) -> Column:
 
 
 class Panel(NamedTuple):
-    """One pair of axes, and what to read from a run for its line."""
+    """A pair of axes, and how its line is read from a run."""
 
     x_label: str
     y_label: str
     line: Callable[[Measures], Points]
-    beside: Callable[[Measures], Points] | None = None  # a dashed line
-    ticks: Mapping[int, str] | None = None  # places and their names; whole numbers if not given
+    beside: Callable[[Measures], Points] | None = None  # a second, dashed line
+    ticks: Mapping[int, str] | None = None  # labels by position; whole numbers if not given
     log: bool = False
-    share: bool = False  # the axis reaches from 0 to 100
+    share: bool = False  # whether the axis reaches from 0 to 100
 
 
-def panels(found: Mapping[str, Any]) -> dict[str, list[Panel]]:
-    """The figures by file name."""
-    first = next(iter(found["runs"].values()))
-    quality, beam = metric_label(found), f"beam {found['beam']}"
+def panels(analysis: Mapping[str, Any]) -> dict[str, list[Panel]]:
+    """The panels of each figure, by file name."""
+    first = next(iter(analysis["runs"].values()))
+    quality, beam = metric_label(analysis), f"beam {analysis['beam']}"
     beams = {row["beam"]: str(row["beam"]) for row in first["beam_curve"]}
-    gold = f"gold still on the beam of {found['beam']}, percent"
-    fed = by_distance("gold_fed") if found["task"] == "tagging" else None
-    made = {
+    gold = f"gold still on the beam of {analysis['beam']}, percent"
+    fed = by_distance("gold_fed") if analysis["task"] == "tagging" else None
+    charts = {
         "beam-curve": [Panel("beam size", quality, by_beam("value"), ticks=beams, log=True)],
         "gold-on-beam": [
             Panel("step", gold, by_step, share=True),
@@ -194,11 +192,11 @@ def panels(found: Mapping[str, Any]) -> dict[str, list[Panel]]:
             )
         ],
     }
-    if found["task"] == "tagging":
-        return made
+    if analysis["task"] == "tagging":
+        return charts
     label = "length of outputs over references"
     ratio = Panel("beam size", label, by_beam("length_ratio"), ticks=beams, log=True)
-    return made | {"length-ratio-curve": [ratio]}
+    return charts | {"length-ratio-curve": [ratio]}
 
 
 def by_beam(name: str) -> Callable[[Measures], Points]:
@@ -210,7 +208,7 @@ def by_distance(name: str) -> Callable[[Measures], Points]:
 
 
 def by_step(run: Measures) -> Points:
-    """From all sentences before the first step to the last step that enough sentences have."""
+    """The share of golds on the beam from step 0 to the last step that enough sentences have."""
     rows = run["gold_on_beam"]["on_beam"]
     enough = [row for row in rows if row["sentences"] >= min(FEW, rows[0]["sentences"])]
     steps, shares = column_of(enough, "step", "share")
@@ -232,12 +230,12 @@ def column_of(rows: Sequence[Measures], x: str, y: str) -> Points:
     return [row[x] for row in rows], [row[y] for row in rows]
 
 
-def write_figures(found: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_figures(analysis: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write every figure as PNG and as SVG; returns their paths."""
     return [
         path
-        for name, drawn in panels(found).items()
-        for path in save_chart(draw(drawn, found["runs"]), folder, name)
+        for name, drawn in panels(analysis).items()
+        for path in save_chart(draw(drawn, analysis["runs"]), folder, name)
     ]
 
 
@@ -262,7 +260,7 @@ def draw(drawn: Sequence[Panel], runs: Mapping[str, Measures]) -> "Figure":
 
 
 def plottable(points: Points) -> tuple[list[float], list[float]]:
-    """Missing values as gaps."""
+    """Points whose missing values are drawn as gaps."""
     x, y = points
     return list(x), [nan if value is None else value for value in y]
 

@@ -1,4 +1,4 @@
-"""What beam search does with gold outputs: where they fall off the beam, and whose fault it is."""
+"""Follow gold outputs through beam search: where they fall off the beam, and why."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,13 +21,13 @@ from softbeam.types import Decoder, Hypotheses
 
 
 class Recovery(NamedTuple):
-    """What a beam search made of each sentence's gold output."""
+    """What happened to each sentence's gold output in a beam search."""
 
-    fell: Int[Tensor, " batch"]  # the first step, from 1, without gold on the beam; 0: it stayed
-    found: Bool[Tensor, " batch"]  # gold is the search's best
-    reachable: Bool[Tensor, " batch"]  # the search could have given it
-    gold: Float[Tensor, " batch"]  # what ranks outputs: score / length**length_penalty
-    best: Float[Tensor, " batch"]  # the same of the search's best
+    fell: Int[Tensor, " batch"]  # the first step, from 1, without gold on the beam; 0 if it stayed
+    found: Bool[Tensor, " batch"]  # whether gold is the search's best output
+    reachable: Bool[Tensor, " batch"]  # whether the search could have given gold
+    gold: Float[Tensor, " batch"]  # gold's rank value: score / length**length_penalty
+    best: Float[Tensor, " batch"]  # the rank value of the search's best output
 
 
 def beam_recovery(
@@ -40,10 +40,18 @@ def beam_recovery(
     eos: int | None = None,
     length_penalty: float = 0.0,
 ) -> Recovery:
-    """Beam search beside the gold outputs: where they fall off the beam, and what came out.
+    """Run beam search and follow the gold outputs: where they fall off the beam, and what came out.
 
-    `lengths` are the targets', end marks included, and `limits` the search's; -1 in a target is a
-    token that the model cannot give. A sentence is the same alone and in any padded batch.
+    A sentence has the same result alone and in any padded batch.
+
+    Args:
+        decoder: the model, bound to its sources.
+        target: the gold outputs; -1 is a token that the model cannot give.
+        k: beam size.
+        lengths: lengths of the gold outputs, end marks included.
+        limits: the longest output of each sentence in the search.
+        eos: the end mark; None if outputs have as many tokens as their limits.
+        length_penalty: exponent of the length by which scores are divided.
     """
     found = beam_search(decoder, k=k, lengths=limits, eos=eos, length_penalty=length_penalty)
     gold = token_scores(decoder, target.clamp(min=0)[:, None], lengths[:, None]).sum(-1)
@@ -68,10 +76,10 @@ def first_falls(
     limits: Int[Tensor, " batch"],
     eos: int | None = None,
 ) -> Int[Tensor, " batch"]:
-    """The first step, from 1, after which gold is no hypothesis of the beam; 0 where it stays.
+    """The first step, from 1, after which gold is not on the beam; 0 where it stays.
 
     With `eos`, gold that has ended can still be pushed off by longer outputs, at a step beyond its
-    length. A step that gold cannot take at all counts as a fall.
+    length. A step that the search cannot take with gold counts as a fall.
     """
     padding = max(0, int(limits.max()) - target.shape[1])
     gold = pad(target.clamp(min=0), (0, padding))
@@ -89,10 +97,7 @@ def out_of_reach(
     lengths: Int[Tensor, " batch"],
     limits: Int[Tensor, " batch"],
 ) -> Int[Tensor, " batch"]:
-    """The first step, from 1, that no search takes with gold: an unknown token, or past the limit.
-
-    0 where there is none.
-    """
+    """The first step, from 1, where gold has an unknown token or exceeds the limit; 0 if none."""
     step = torch.arange(1, target.shape[1] + 1, device=target.device)
     cannot = ((target < 0) | (step > limits[:, None])) & (step <= lengths[:, None])
     return torch.where(cannot.any(1), cannot.int().argmax(1) + 1, 0)
@@ -110,7 +115,7 @@ def is_gold(
 
 
 class Fate(NamedTuple):
-    """A sentence's gold output in a search."""
+    """What happened to one sentence's gold output in a search."""
 
     length: int  # in the model's tokens, with the end mark
     fell: int  # as in `Recovery`
@@ -121,7 +126,7 @@ OUTCOMES = ("found", "search error", "model error", "out of reach")
 
 
 def outcome(found: bool, reachable: bool, gold: float, best: float) -> str:
-    """Whose fault it is that gold was not found: the search's if gold has the better score."""
+    """Why gold was or was not found: a search error if gold has the better score."""
     if found:
         return "found"
     if not reachable:
@@ -139,9 +144,10 @@ def gold_fates(
     tokens: int = 4000,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> list[Fate]:
-    """The fate of each example's target in the beam search that `training.decoding` would run.
+    """The fate of each example's target in beam search with the given settings.
 
-    Gold is the target as the model's vocabulary spells it: one of several spellings in subwords.
+    Gold is the target as the model's vocabulary encodes it, which is one of several encodings if
+    the vocabulary has subwords.
     """
     encoded = encode(examples, codecs)
     eos = codecs.target.id(EOS)

@@ -1,6 +1,7 @@
-"""One self-contained HTML page: tables, claims, runs, beams, chains.
+"""Write one self-contained HTML page about tables, claims, runs, beams and chains.
 
-`softbeam report PATH…`: run folders, folders of them, folders of `reproduce`, files of samples.
+`softbeam report PATH…` takes run folders, folders of runs, folders of `reproduce`, and files of
+samples.
 """
 
 import json
@@ -34,10 +35,10 @@ TABLE: Types = {
     "preset": str,
     "repeated": str,
 }
-# What matplotlib draws with; its metadata says who drew it.
+# The elements of matplotlib's SVG files, those of its metadata included.
 DRAWN = {"svg", "defs", "style", "g", "path", "use", "clipPath", "rect", "text", "tspan", "image"}
 DRAWN |= {"metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title", "date"}
-RECORDS = ("table-*.json", "figure-*.json")  # of `reproduce`
+RECORDS = ("table-*.json", "figure-*.json")  # files that `reproduce` writes
 
 
 def write_report(
@@ -49,12 +50,16 @@ def write_report(
     beams: int = 1,
     sentences: Sequence[int] = (),
 ) -> Path:
-    """The page about all that is at the paths; text in it is escaped. Returns its path.
+    """Write a page about runs, records and samples; all text in it is escaped. Returns its path.
 
     Args:
-        tables: rows of figures by the title of their table, shown first.
-        beams: how many runs get pictures of their soft beam.
-        sentences: of dev, whose beams are drawn, from 1; a few short ones if not given.
+        paths: run folders, folders of runs or of `reproduce`, and files of samples (.jsonl).
+        out: the file to write.
+        title: title of the page.
+        tables: rows of results by the title of their table, shown first.
+        beams: how many runs get pictures of their soft beams.
+        sentences: numbers, from 1, of the dev sentences whose beams are drawn; a few short ones if
+            not given.
     """
     need("matplotlib", "report")
     files = [path for path in paths if path.suffix == ".jsonl"]
@@ -80,17 +85,17 @@ def write_report(
 
 
 def as_script(value: Any) -> str:
-    """JSON that can stand inside a script element, whatever its texts hold."""
+    """JSON that is safe inside a script element, whatever its texts contain."""
     text = json.dumps(value, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The tables and figures that `reproduce` left in a folder."""
-    found = [path for pattern in RECORDS for path in folder.glob(pattern)]
-    found.sort(key=place)
-    records = [read_record(path) for path in found]
-    for path, record in zip(found, records, strict=True):
+    """The records of tables and figures in a folder, with what the page shows of them."""
+    files = [path for pattern in RECORDS for path in folder.glob(pattern)]
+    files.sort(key=place)
+    records = [read_record(path) for path in files]
+    for path, record in zip(files, records, strict=True):
         if "published" in record:
             check_table(path, record)
         name = path.stem.capitalize().replace("-", " ")
@@ -100,7 +105,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
             "counts": verdict_counts(record["claims"]),
         }
         record["environment"] = read_environment(path, record)
-        record["cells_shown"] = shown_cells(record) if "published" in record else {}
+        record["cells_shown"] = table_cells(record) if "published" in record else {}
         record["columns"] = columns_of(record["rows"]) if "published" in record else []
         record["figures"] = figures(record)
         names = [Path(str(file)).name for file in record.get("files") or []]
@@ -108,45 +113,48 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
-def shown_cells(record: dict[str, Any]) -> dict[str, list[Pair]]:
+def table_cells(record: dict[str, Any]) -> dict[str, list[Pair]]:
     return pairs(record["rows"], record["published"], record["digits"])
 
 
 def anchor(path: Path) -> str:
-    """A name for links; a record of another folder has another."""
+    """A name for links to a record, different for records of different folders."""
     return re.sub(r"[^\w-]+", "-", f"{path.parent.name}-{path.stem}")
 
 
 def read_environment(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Where a record comes from, if it says so."""
-    found = record.get("environment")
-    if found is None:
+    """The environment that a record was computed in; empty if the record does not name it."""
+    environment = record.get("environment")
+    if environment is None:
         return {}
     types: Types = {"command": list, "commit": (str, NoneType), "started": str}
-    check_fields(found, f"{path} is not the record of a target: its environment", types)
-    return dict(found)
+    check_fields(environment, f"{path} is not the record of a target: its environment", types)
+    return dict(environment)
 
 
 def check_table(path: Path, record: dict[str, Any]) -> None:
-    """A UserError if the figures beside the published ones are no table."""
+    """Raises UserError if a record's rows are not a table of numbers."""
     wrong = f"{path} is not the record of a table"
     check_fields(record, wrong, TABLE, needed=True)
     rows, published = record["rows"], record["published"]
     columns = {tuple(row) if isinstance(row, dict) else () for row in rows.values()}
     if len(columns) != 1 or not columns.pop():
-        raise UserError(f"{wrong}: its rows have not the same columns")
+        raise UserError(f"{wrong}: its rows do not have the same columns")
     cells = [*published.values(), *(cell for row in rows.values() for cell in row.values())]
     if not all(isinstance(cell, list) for cell in cells):
         raise UserError(f"{wrong}: its cells are not lists")
     for value in (value for cell in cells for value in cell):
         if not isinstance(value, int | float | None):
-            raise UserError(f"{wrong}: {value!r} is no figure")
+            raise UserError(f"{wrong}: {value!r} is not a number")
     if not all(isinstance(n, int) and 0 <= n <= 9 for n in record["digits"].values()):
         raise UserError(f"{wrong}: its digits are {record['digits']}")
 
 
 def drawing(path: Path) -> str:
-    """A figure's SVG, which may stand in the page as it is; nothing where the file is gone."""
+    """The SVG text of a figure, for the page; empty if the file is missing.
+
+    Raises UserError if the file has anything that matplotlib does not write, such as scripts.
+    """
     if not path.is_file():
         return ""
     try:
@@ -161,27 +169,32 @@ def drawing(path: Path) -> str:
         if outside or local.startswith("on"):
             foreign.add(f"{local}={value[:40]}")
     if foreign:
-        raise UserError(f"{path} holds {min(foreign)}, which no figure of ours has: refused")
+        raise UserError(f"{path} holds {min(foreign)}, which figures of softbeam never do: refused")
     return svg[svg.index("<svg") :].replace("#000000", "currentColor")
 
 
 def drawn_beams(
     runs: Sequence[dict[str, Any]], most: int, sentences: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Soft beams of so many runs: first of those that search-aware training made."""
+    """Pictures of the soft beams of at most `most` runs; those trained with an alpha come first."""
     able = [run for run in runs if run["left_to_right"] and run["finished"]]
     able.sort(key=lambda run: "alpha" not in run["schedules"])
-    found = []
+    beams = []
     for run in able[:most]:
         alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
-        made = pictures(run["folder"], alpha=alpha, sentences=sentences)
-        drawn = [one._asdict() | {"drawn": layout(one)} for one in made]
-        found.append({"run": run["name"], "alpha": alpha, "sentences": drawn})
-    return found
+        drawn = [
+            picture._asdict() | {"drawn": layout(picture)}
+            for picture in pictures(run["folder"], alpha=alpha, sentences=sentences)
+        ]
+        beams.append({"run": run["name"], "alpha": alpha, "sentences": drawn})
+    return beams
 
 
 def find_runs(folders: Sequence[Path], *, needed: bool = True) -> list[Path]:
-    """The run folders themselves, or the runs directly inside each folder."""
+    """The folders that are runs, and the runs directly inside the others.
+
+    Raises UserError if a folder holds no run and `needed` is true.
+    """
     found: list[Path] = []
     for folder in folders:
         inside = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("*/" + CONFIG))
@@ -221,7 +234,7 @@ def read_config(path: Path) -> str:
 
 
 def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Figures of all runs against updates: loss, metrics on dev, alpha, the share of gold."""
+    """Charts of all runs by the update: loss, metrics on dev, alpha, the probability of gold."""
     loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
     made = [("Training loss", "loss", loss)]
     for metric in sorted({r["dev"][0]["metric"] for r in runs if r["dev"]}):
@@ -235,7 +248,7 @@ def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
-    """Alpha and the probability of gold by the update, where training logged them."""
+    """Alpha and the probability of gold by the update, if training logged them."""
     found = {}
     for name in SCHEDULES:
         logged = [row for row in rows if name in row]
@@ -245,7 +258,7 @@ def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list
 
 
 def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Values against the updates of the whole run: a second stage goes on where the first ended."""
+    """Updates and values over the whole run; a second stage continues the count of the first."""
     x: list[int] = []
     offset, stage = 0, rows[0]["stage"]
     for row in rows:

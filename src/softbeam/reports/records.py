@@ -30,7 +30,7 @@ CLAIM: Types = {
 
 
 def rounded(value: Any) -> Any:
-    """Numbers with six digits, which is more than any repetition agrees on."""
+    """A value with its numbers rounded to six digits; repetitions agree on fewer."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
@@ -39,7 +39,7 @@ def rounded(value: Any) -> Any:
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """A record with a line for each cell, claim and row: small, and its changes can be read."""
+    """Write a record with a line for each cell, claim and row, so that differences can be read."""
 
     def lines(value: Any) -> str:
         dump = partial(json.dumps, ensure_ascii=False)
@@ -52,7 +52,10 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What `reproduce` wrote of a table or figure, its claims whole; or a sentence."""
+    """Read the record that `reproduce` wrote of a table or figure.
+
+    Raises UserError if the record, or one of its claims, is not complete.
+    """
     record = read_object(path, what := "the record of a target", RECORD, needed=True)
     for number, claim in enumerate(record["claims"], 1):
         wrong = f"{path} is not {what}: claim {number}"
@@ -64,12 +67,12 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def place(path: Path) -> tuple[list[int], bool, int]:
-    """Where a record belongs: by its number, tables before figures, then by its folder."""
+    """A key that sorts records by their number, tables before figures, then by folder."""
     numbers = [int(part) for part in re.findall(r"\d+", path.stem)]
     return numbers, path.stem.startswith("figure"), len(path.parts)
 
 
 def figures(record: Mapping[str, Any]) -> str:
-    """A record's text without the lines of its claims, for pages that show them as a table."""
-    said = {claim_text(claim) for claim in record["claims"]}
-    return "\n".join(line for line in record["text"].splitlines() if line not in said).strip()
+    """A record's text without the lines of its claims, for pages that show claims as a table."""
+    claims = {claim_text(claim) for claim in record["claims"]}
+    return "\n".join(line for line in record["text"].splitlines() if line not in claims).strip()

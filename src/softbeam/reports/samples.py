@@ -1,4 +1,4 @@
-"""Files of samples for a page: traces, autocorrelation, and texts to step through."""
+"""What an HTML page shows of a file of samples: traces, autocorrelations, texts by the sweep."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,52 +14,59 @@ MOST_LAGS = 40
 
 
 def chains(path: Path) -> dict[str, Any]:
-    """What a page shows of a file of samples."""
-    found = traces(read_samples(path))[:MOST_TEXTS]
-    if not found:
+    """What a page shows of a file of samples; raises UserError if the file has no samples."""
+    by_text = traces(read_samples(path))[:MOST_TEXTS]
+    if not by_text:
         raise UserError(f"{path} has no samples yet")
     return {
         "name": path.name,
         "mlm": read_header(path)["mlm"],
-        "texts": [browsed(one) for one in found],
-        "figures": [figure for one in found for figure in figures(one)],
+        "texts": [sweeps_of(text) for text in by_text],
+        "figures": [figure for text in by_text for figure in figures(text)],
     }
 
 
-def browsed(one: Traces) -> list[list[dict[str, Any]]]:
+def sweeps_of(text: Traces) -> list[list[dict[str, Any]]]:
     """The first chains of a text, sweep by sweep: text and energy."""
-    chains = range(min(MOST_CHAINS, one.energy.shape[1]))
-    sweeps = range(min(MOST_SWEEPS, one.energy.shape[0]))
+    chains = range(min(MOST_CHAINS, text.energy.shape[1]))
+    sweeps = range(min(MOST_SWEEPS, text.energy.shape[0]))
     return [
-        [{"text": one.texts[s][c], "energy": round(float(one.energy[s, c]), 3)} for s in sweeps]
+        [{"text": text.texts[s][c], "energy": round(float(text.energy[s, c]), 3)} for s in sweeps]
         for c in chains
     ]
 
 
-def figures(one: Traces) -> list[dict[str, str]]:
-    """Energy by the sweep, and how long it remembers itself, for each chain."""
-    sweeps = list(range(1, one.energy.shape[0] + 1))
+def figures(text: Traces) -> list[dict[str, str]]:
+    """Charts of each chain's energy by the sweep, and of its autocorrelation."""
+    sweeps = list(range(1, text.energy.shape[0] + 1))
     energy = [
-        (f"chain {c + 1}", sweeps, one.energy[:, c].tolist()) for c in range(one.energy.shape[1])
+        (f"chain {c + 1}", sweeps, text.energy[:, c].tolist()) for c in range(text.energy.shape[1])
     ]
-    made = [{"title": f"Energy, text {one.index + 1}", "svg": lines_svg("sweep", "energy", energy)}]
-    memory = autocorrelations(one)
-    if memory:
-        svg = lines_svg("lag, sweeps", "autocorrelation", memory)
-        made.append({"title": f"Autocorrelation of the energy, text {one.index + 1}", "svg": svg})
-    return made
+    charts = [
+        {"title": f"Energy, text {text.index + 1}", "svg": lines_svg("sweep", "energy", energy)}
+    ]
+    correlated = autocorrelations(text)
+    if correlated:
+        svg = lines_svg("lag, sweeps", "autocorrelation", correlated)
+        charts.append(
+            {"title": f"Autocorrelation of the energy, text {text.index + 1}", "svg": svg}
+        )
+    return charts
 
 
-def autocorrelations(one: Traces) -> list[tuple[str, list[int], list[float]]]:
-    """Of each chain after the burn-in; a chain that never moved has none."""
+def autocorrelations(text: Traces) -> list[tuple[str, list[int], list[float]]]:
+    """Lags and autocorrelations of each chain's energy after the burn-in.
+
+    A chain that never moved has ntext.
+    """
     from arviz_stats.base import array_stats
 
-    kept = one.energy[one.kept]
+    kept = text.energy[text.kept]
     if len(kept) < 4:
         return []
-    found: Sequence[Any] = [
+    by_chain: Sequence[Any] = [
         (c, array_stats.autocorr(kept[:, c].numpy())[:MOST_LAGS])
         for c in range(kept.shape[1])
         if float(kept[:, c].std()) > 0
     ]
-    return [(f"chain {c + 1}", list(range(len(a))), a.tolist()) for c, a in found]
+    return [(f"chain {c + 1}", list(range(len(a))), a.tolist()) for c, a in by_chain]

@@ -1,4 +1,4 @@
-"""Soft beams of sentences, step by step: which parents and words each element mixes."""
+"""Pictures of soft beams: which parents and words each element mixes, step by step."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -20,15 +20,15 @@ from softbeam.search.soft.loop import soft_beam
 from softbeam.training.runs import Run, load_run
 from softbeam.types import Decoder
 
-WORDS = 4  # the heaviest words of an element that are told
+WORDS = 4  # how many words of an element are named, the heaviest first
 STEPS = 10
 FAINT = 0.02  # an edge or word below this weight is not drawn
-FEW = 4  # sentences, if none is asked for
-WIDE = 15  # characters of a word that fit beside its neighbours
+FEW = 4  # sentences that are drawn if none is asked for
+WIDE = 15  # most characters of a word in the drawing
 
 
 class Element(NamedTuple):
-    """An element of the beam after a step: weights of its parents and of its heaviest words."""
+    """An element of the beam after a step: its score, and weights of its parents and words."""
 
     score: float
     parents: list[float]
@@ -41,7 +41,7 @@ class Picture(NamedTuple):
     number: int  # in dev, from 1
     source: str
     gold: str
-    read: list[str]  # the source's word at each step, where every word has an output
+    read: list[str]  # the source's word at each step, for tagging
     steps: list[list[Element]]
 
 
@@ -49,10 +49,14 @@ class Picture(NamedTuple):
 def pictures(
     folder: Path, *, sentences: Sequence[int] = (), k: int = 3, alpha: float = 1.0
 ) -> list[Picture]:
-    """Sentences of dev in the run's own scores, at most `STEPS` steps of each.
+    """Soft beams of dev sentences under a run's model, at most `STEPS` steps of each.
 
     Args:
-        sentences: their numbers, from 1; if none is given, the first few of 3 to `STEPS` steps.
+        folder: the run.
+        sentences: numbers of dev sentences, from 1; if there are none, the first few whose outputs
+            have 3 to `STEPS` tokens.
+        k: beam size.
+        alpha: alpha of the relaxation.
     """
     run = load_run(folder)
     examples = run.config.data.load().split("dev")
@@ -67,7 +71,7 @@ def pictures(
 
 
 def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Picture:
-    """The beam of one sentence, begun anew for each number of steps."""
+    """The soft beam of one sentence after each step."""
     batch = collate(encode([example], run.codecs))
     decoder: Decoder = run.model.eval()(batch.source)
     if run.config.select.normalize:
@@ -83,7 +87,7 @@ def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) ->
 
 
 def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Element:
-    """What one element mixes; `p` are its relaxed indices."""
+    """The element whose relaxed indices are `p`."""
     weights, numbers = p.sum(0).topk(min(WORDS, p.shape[1]))
     heaviest = zip(numbers.tolist(), weights.tolist(), strict=True)
     words = [(word(codec, i), weight) for i, weight in heaviest if weight >= FAINT]
@@ -91,40 +95,43 @@ def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Eleme
 
 
 def word(codec: Codec, number: int) -> str:
-    """A token as text; special ones, which no output shows, as their number."""
+    """A token as text; a special token as its number."""
     return " ".join(codec.decode([number])) or f"<{number}>"
 
 
-def layout(made: Picture) -> dict[str, Any]:
-    """Where nodes and edges are drawn, in the units of the drawing."""
+def layout(picture: Picture) -> dict[str, Any]:
+    """The positions of nodes and edges in the drawing, and its size."""
     wide, high, left, top = 108, 58, 40, 44
     nodes, edges = [], []
-    heads = [{"x": left + wide * t, "word": shortened(w)} for t, w in enumerate(made.read, 1)]
-    for t, elements in enumerate(made.steps):
-        for i, one in enumerate(elements):
+    heads = [{"x": left + wide * t, "word": shortened(w)} for t, w in enumerate(picture.read, 1)]
+    for t, elements in enumerate(picture.steps):
+        for i, element in enumerate(elements):
             x, y = left + wide * (t + 1), top + high * i
-            mixed = ", ".join(f"{word} {weight:.2f}" for word, weight in one.words)
-            from_ = ", ".join(f"{j + 1}: {w:.2f}" for j, w in enumerate(one.parents) if w >= FAINT)
+            mixed = ", ".join(f"{word} {weight:.2f}" for word, weight in element.words)
+            from_ = ", ".join(
+                f"{j + 1}: {w:.2f}" for j, w in enumerate(element.parents) if w >= FAINT
+            )
             nodes.append(
                 {
                     "x": x,
                     "y": y,
-                    "word": shortened(one.words[0][0]) if one.words else "",
-                    "weight": one.words[0][1] if one.words else 0.0,
+                    "word": shortened(element.words[0][0]) if element.words else "",
+                    "weight": element.words[0][1] if element.words else 0.0,
                     "told": f"step {t + 1}, element {i + 1}: words {mixed}; parents {from_}; "
-                    f"score {one.score:.2f}",
+                    f"score {element.score:.2f}",
                     "step": t,
                 }
             )
             edges += [
                 {"x1": x - wide, "y1": top + high * j, "x2": x, "y2": y, "weight": weight}
-                for j, weight in enumerate(one.parents)
+                for j, weight in enumerate(element.parents)
                 if weight >= FAINT
             ]
-    tall = max(len(elements) for elements in made.steps)
-    size = {"width": left * 2 + wide * len(made.steps), "height": top * 2 + high * (tall - 1)}
+    tall = max(len(elements) for elements in picture.steps)
+    size = {"width": left * 2 + wide * len(picture.steps), "height": top * 2 + high * (tall - 1)}
     return {"nodes": nodes, "edges": edges, "heads": heads, "top": top, **size}
 
 
 def shortened(word: str) -> str:
+    """A word cut to `WIDE` characters."""
     return word if len(word) <= WIDE else f"{word[: WIDE - 1]}…"

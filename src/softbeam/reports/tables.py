@@ -1,6 +1,6 @@
-"""Tables of figures as records hold them: a value for each repetition, by row and column.
+"""Print tables, above all those of records: a value for each repetition, by row and column.
 
-What was published of a row stands beside ours. `softbeam report` and the documentation show the
+The published values of a row stand beside ours. `softbeam report` and the documentation show the
 same records.
 """
 
@@ -12,18 +12,18 @@ from typing import Any
 from softbeam.runtime.text_tables import aligned
 
 Rows = Mapping[str, Mapping[str, Sequence[float | None]]]  # row -> column -> values
-Published = Mapping[str, Sequence[float | None]]  # row -> a figure for each column, or None
+Published = Mapping[str, Sequence[float | None]]  # row -> a value for each column, or None
 Summary = Mapping[str, float | None]
-Pair = tuple[str, str]  # a figure of ours, and the published one
+Pair = tuple[str, str]  # our value and the published one, as text
 
 
 def columns_of(rows: Rows) -> list[str]:
-    """The columns of all rows, in the order in which they come."""
+    """The columns of all rows, in the order of their first appearance."""
     return list(dict.fromkeys(column for row in rows.values() for column in row))
 
 
 def table_text(rows: Rows, published: Published, digits: Mapping[str, int]) -> str:
-    """Means and spreads, aligned, the published figures under them in brackets."""
+    """Means and spreads as aligned text, with the published values under them in brackets."""
     lines = [["", *columns_of(rows)]]
     for name, row in pairs(rows, published, digits).items():
         ours, printed = zip(*row, strict=True)
@@ -34,21 +34,22 @@ def table_text(rows: Rows, published: Published, digits: Mapping[str, int]) -> s
 
 
 def pairs(rows: Rows, published: Published, digits: Mapping[str, int]) -> dict[str, list[Pair]]:
-    """Ours and the published figure, as text, by row and column; empty where there is none."""
+    """Our mean and the published value as text, by row and column; empty where there is none."""
     columns = columns_of(rows)
-    found = {}
+    by_row = {}
     for name, row in rows.items():
         printed = [*published.get(name, ()), *[None] * len(columns)]
-        found[name] = [
-            (shown_values(row.get(c, ()), digits.get(c, 2)), "" if p is None else f"{p:g}")
+        by_row[name] = [
+            (mean_text(row.get(c, ()), digits.get(c, 2)), "" if p is None else f"{p:g}")
             for c, p in zip(columns, printed, strict=False)
         ]
-    return found
+    return by_row
 
 
-def shown_values(values: Sequence[float | None], digits: int) -> str:
-    known = [value for value in values if value is not None]
-    return number(summary(known), digits) if known else ""
+def mean_text(values: Sequence[float | None], digits: int) -> str:
+    """Mean and spread of the values that are not None; empty if there are none."""
+    numbers = [value for value in values if value is not None]
+    return number(summary(numbers), digits) if numbers else ""
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -57,7 +58,7 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def number(value: Summary | None, digits: int = 3) -> str:
-    """A mean with its spread."""
+    """A mean with its spread as text; "-" for None."""
     if value is None:
         return "-"
     spread = "" if value["spread"] is None else f" ±{value['spread']:.{digits}f}"
@@ -82,4 +83,5 @@ def titled_columns(title: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def titled(title: str, lines: Sequence[Sequence[str]], alignment: str) -> str:
+    """Lines of cells as an aligned, indented table below its title."""
     return f"{title}\n{indent(aligned(lines, alignment), '  ')}"

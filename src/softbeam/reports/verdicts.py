@@ -1,8 +1,8 @@
-"""What the documents state of a table, judged by the runs: reproduced, not reproduced, undecided.
+"""Judge the papers' claims by our runs: reproduced, not reproduced or undecided.
 
-A claim is a difference with a sign: `gaps` says for each repetition (a seed, a dataset, a chain)
-how far the figures go in the claimed direction. Its interval is over repetitions, and over
-sentences as well where outputs can be compared sentence by sentence.
+A claim is a difference with a sign. For each repetition (a seed, a dataset, a chain) `gaps` has the
+difference that was measured, positive in the claimed direction. The interval of the difference is
+over repetitions, and over sentences as well where outputs can be compared sentence by sentence.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ Verdict = Literal["reproduced", "not reproduced", "undecided"]
 
 
 class Judged(TypedDict):
-    """A claim, what was found of it, and how sure that is."""
+    """A claim, its verdict, and the effect that was measured, with its uncertainty."""
 
     claim: str
     source: str  # where it is stated
     verdict: Verdict
-    within: float | None  # if a difference of at most so much is claimed, of either sign
+    within: float | None  # the largest difference, of either sign, if a small one is claimed
     effect: float
     spread: float | None  # standard deviation over the repetitions
     right: int  # repetitions that point in the claimed direction ...
@@ -44,17 +44,19 @@ def judged(
     tested: Mapping[str, Any] | None = None,
     within: float | None = None,
 ) -> Judged:
-    """A claim's verdict.
+    """Judge a claim by its 95 % interval.
 
     Reproduced: the whole interval is above 0. Not reproduced: all of it is below 0. Undecided:
     anything else. If a difference of at most `within` is claimed, the interval has to be inside or
-    outside of that.
+    outside of -within to within.
 
     Args:
-        gaps: by repetition; positive as claimed.
-        tested: the same difference over seeds and sentences
-        (`training.significance.crossed_bootstrap`).
-        within: a small difference is claimed, of either sign.
+        claim: the claim, as text.
+        gaps: the difference of each repetition, positive in the claimed direction.
+        source: where the claim is stated.
+        tested: interval and p-value of the difference over seeds and sentences, if known
+            (`training.significance.crossed_interval`).
+        within: the largest difference, of either sign, if a small one is claimed.
     """
     interval, p = over_repetitions(gaps)
     if tested is not None:
@@ -84,9 +86,9 @@ def judged(
 
 
 def verdict_counts(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many claims have each verdict."""
-    found = [claim["verdict"] for claim in claims]
-    return {verdict: found.count(verdict) for verdict in get_args(Verdict)}
+    """The number of claims with each verdict."""
+    verdicts = [claim["verdict"] for claim in claims]
+    return {verdict: verdicts.count(verdict) for verdict in get_args(Verdict)}
 
 
 def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float | None]:
@@ -101,12 +103,14 @@ def over_repetitions(gaps: Sequence[float]) -> tuple[list[float] | None, float |
     return [float(end) for end in test.confidence_interval(0.95)], float(test.pvalue)
 
 
-def claim_text(found: Judged) -> str:
-    """One line: the verdict first."""
-    spread = "" if found["spread"] is None else f" ±{found['spread']:.3f}"
-    parts = [f"by {found['effect']:.3f}{spread}"]
-    if found["interval"] is not None and found["p"] is not None:
-        low, high = found["interval"]
-        parts.append(f"95 % {low:.3f} to {high:.3f} over {found['over']}, p = {found['p']:.2g}")
-    parts.append(f"right in {found['right']} of {found['repetitions']}")
-    return f"{found['verdict'].upper():14}  {found['claim']}: {', '.join(parts)}"
+def claim_text(judgement: Judged) -> str:
+    """A line about a judged claim, its verdict first."""
+    spread = "" if judgement["spread"] is None else f" ±{judgement['spread']:.3f}"
+    parts = [f"by {judgement['effect']:.3f}{spread}"]
+    if judgement["interval"] is not None and judgement["p"] is not None:
+        low, high = judgement["interval"]
+        parts.append(
+            f"95 % {low:.3f} to {high:.3f} over {judgement['over']}, p = {judgement['p']:.2g}"
+        )
+    parts.append(f"right in {judgement['right']} of {judgement['repetitions']}")
+    return f"{judgement['verdict'].upper():14}  {judgement['claim']}: {', '.join(parts)}"

@@ -9,11 +9,11 @@ from softbeam.experiments.bench import sampler
 from softbeam.experiments.bench.sampler import (
     FORMS,
     Setting,
-    compared,
+    compare_forms,
     identical,
     kernel,
-    played,
     some_blocks,
+    take_steps,
 )
 from softbeam.experiments.bench.trained_mlm import trained_mlm
 from softbeam.models.masked import TransformerMlm
@@ -32,7 +32,7 @@ def test_all_forms_have_the_chain_of_the_plain_loops(case):
     found = identical(case, steps=30)
     assert found == dict.fromkeys(FORMS, True)
     made = kernel("fast", case).kernel
-    state, infos = played(made, made.init(case.tokens), some_blocks(case.free, 30, 0), 0)
+    state, infos = take_steps(made, made.init(case.tokens), some_blocks(case.free, 30, 0), 0)
     assert sum(int(info.moved.sum()) for info in infos) > 5  # it went somewhere
 
 
@@ -48,7 +48,7 @@ def test_another_chain_is_seen(case, monkeypatch):
 
 
 def test_rows_are_counted_in_each_form(case):
-    found = compared(case, steps=6, repeats=2)
+    found = compare_forms(case, steps=6, repeats=2)
     rows = {form: found[form]["rows_per_proposal"] for form in FORMS}
     assert rows["2T+1 passes"] == 11 and rows["T+1 passes"] == 6 == rows["reference"]
     assert rows["fast, early rejection"] <= rows["fast"] < 5

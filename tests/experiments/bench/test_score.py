@@ -33,7 +33,7 @@ def test_real_texts_have_the_length_that_is_asked_for():
 
 def test_a_long_text_takes_little_more_memory_than_a_short_one(monkeypatch):
     monkeypatch.setattr(
-        score, "compared", lambda name, **_: {"model": name} | dict.fromkeys(FIELDS, 0.0)
+        score, "compare_packages", lambda name, **_: {"model": name} | dict.fromkeys(FIELDS, 0.0)
     )
     peaks = {200: 60.0, 20: 40.0}
     monkeypatch.setattr(score, "peak_mb", lambda name, tokens: peaks[tokens])

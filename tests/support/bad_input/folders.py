@@ -192,7 +192,7 @@ RECORDS = {
 SHOWN = {
     "rows of text": (as_json(set_key("rows", "x")), f"{TABLE}able: its rows is 'x'"),
     "no seeds": (as_json(lambda r: r.pop("seeds")), f"{TABLE}able: it has no seeds"),
-    "uneven rows": (as_json(lambda r: r["rows"].update(x={})), "have not the same columns"),
+    "uneven rows": (as_json(lambda r: r["rows"].update(x={})), "do not have the same columns"),
     "cells of text": (as_json(lambda r: r["rows"]["start"].update(dev="x")), "cells are not lists"),
 }
 FOLDERS.broken("record", "report tables", "tables/table-5.3.json", RECORDS | SHOWN)

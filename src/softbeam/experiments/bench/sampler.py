@@ -110,7 +110,7 @@ def kernel(form: str, case: Setting) -> Counting:
     return Counting(made, lambda: count[0])
 
 
-def played(
+def take_steps(
     step: Kernel, state: ChainState, blocks: Sequence[Tensor], seed: int
 ) -> tuple[ChainState, list[StepInfo]]:
     """Apply a kernel to each block in turn; returns the last state and what each step reported."""
@@ -130,7 +130,7 @@ def some_blocks(free: Tensor, steps: int, seed: int) -> list[Tensor]:
     return found[:steps]
 
 
-def burnt_in(case: Setting, sweeps: int) -> Tensor:
+def burn_in_texts(case: Setting, sweeps: int) -> Tensor:
     """The texts of a setting after some sweeps of the fast form."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(0)
     state = ChainState(case.tokens, torch.zeros(len(case.tokens)))
@@ -141,7 +141,7 @@ def burnt_in(case: Setting, sweeps: int) -> Tensor:
     return state.tokens
 
 
-def compared(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[str, float]]:
+def compare_forms(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[str, float]]:
     """Proposals/s and rows of each form, and how many times as fast it is as the first two."""
     made = {form: kernel(form, case) for form in FORMS}
     states = {form: made[form].kernel.init(case.tokens) for form in FORMS}
@@ -154,7 +154,7 @@ def compared(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[str, 
             before = made[form].rows()
 
             def play(form: str = form, blocks: list[Tensor] = blocks, turn: int = turn) -> None:
-                states[form], _ = played(made[form].kernel, states[form], blocks, turn)
+                states[form], _ = take_steps(made[form].kernel, states[form], blocks, turn)
 
             started = process_time()
             seconds[form].append(timed(play))
@@ -179,7 +179,7 @@ def identical(case: Setting, *, steps: int) -> dict[str, bool]:
     found = {}
     for form in ("reference", *FORMS):
         made = kernel(form, case).kernel
-        state, infos = played(made, made.init(case.tokens), blocks, 0)
+        state, infos = take_steps(made, made.init(case.tokens), blocks, 0)
         expected = expected or (state, infos)
         found[form] = (
             torch.equal(state.tokens, expected[0].tokens)
@@ -210,7 +210,7 @@ def two_steps(form: str, model: str, **options: Any) -> dict[str, Any]:
     """Load a model and make two steps, for the memory that they take."""
     case = setting(model, **options)
     stepper = kernel(form, case).kernel
-    played(stepper, stepper.init(case.tokens), some_blocks(case.free, 2, 0), 0)
+    take_steps(stepper, stepper.init(case.tokens), some_blocks(case.free, 2, 0), 0)
     return {}
 
 
@@ -249,13 +249,13 @@ def run(
         progress(
             f"{model}: V={vocab} T={sites} {len(case.tokens)} chains, burn-in of {burn_in} sweeps"
         )
-        case = case._replace(tokens=burnt_in(case, burn_in))
+        case = case._replace(tokens=burn_in_texts(case, burn_in))
         chain = long_run(case, sweeps=long)
         progress(
             f"  at stationarity: energy {chain['energy']:.1f}, repeated {chain['repeated']:.2f}, "
             f"accepted {chain['accept']:.2f}, novel {chain['novel']:.3f}"
         )
-        forms = compared(case, steps=steps, repeats=repeats)
+        forms = compare_forms(case, steps=steps, repeats=repeats)
         exact = setting(model, **options, double=True)._replace(tokens=case.tokens)
         same = identical(exact, steps=min(steps, 16))
         for form, found in forms.items():

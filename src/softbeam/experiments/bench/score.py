@@ -88,7 +88,7 @@ def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
     return score
 
 
-def compared(name: str, *, texts: int, tokens: int, repeats: int) -> dict[str, Any]:
+def compare_packages(name: str, *, texts: int, tokens: int, repeats: int) -> dict[str, Any]:
     """Seconds of both packages, their ratio, and the largest difference of a score."""
     mlm, given = model_of(name), texts_of(name, texts, tokens)
     score, seconds = theirs(mlm), {"ours": [0.0], "minicons": [0.0]}
@@ -141,7 +141,7 @@ def run(
     need("minicons", "bench")
     rows = []
     for name in models:
-        rows.append(row := compared(name, texts=texts, tokens=tokens, repeats=repeats))
+        rows.append(row := compare_packages(name, texts=texts, tokens=tokens, repeats=repeats))
         progress(
             f"{name:12} {texts} x {tokens} tokens: {row['ours_s']:.3f} s, minicons "
             f"{row['minicons_s']:.3f} s: {row['ratio']:.2f}x; largest difference "

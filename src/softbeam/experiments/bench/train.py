@@ -95,7 +95,7 @@ def run(
                 "ours": our_update(config, 5000, vocab, Path(folder)),
                 "bare": bare_update(Bare(5000, vocab, size, both=both)),
             }
-            seconds = interleaved(loops, data, repeats)
+            seconds = time_in_turns(loops, data, repeats)
         name = f"{'bi' if both else 'uni'} H={size} V={vocab}"
         ours, bare = (batch * length / statistics.median(seconds[k]) for k in ("ours", "bare"))
         ratios = [b / o for o, b in zip(seconds["ours"], seconds["bare"], strict=True)]
@@ -114,7 +114,7 @@ def run(
     return {"bench": "train", "threads": threads, "batch": batch, "length": length, "rows": rows}
 
 
-def interleaved(
+def time_in_turns(
     loops: dict[str, Callable[[Batch], None]], data: Batch, repeats: int
 ) -> dict[str, list[float]]:
     """Seconds of each loop's updates; in every round the loops take turns."""

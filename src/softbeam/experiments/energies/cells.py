@@ -1,9 +1,9 @@
-"""Random fields fitted to sequences by different objectives, and how well (thesis, Sec. 6.2.3).
+"""Fit random fields to sequences by different objectives, and measure them (thesis, Sec. 6.2.3).
 
 One `Fit` is one cell of a grid: its data, its objective, its sizes and its seed. `run` trains it
-and measures it on held-out sequences: the negative log-likelihood with the model's own log Z, exact
-where the space can be enumerated and by annealed importance sampling beyond, and beside it the
-pseudolikelihood and the MLM objective.
+and measures it on held-out sequences: the pseudolikelihood, the MLM objective, and the negative
+log-likelihood with the model's own log Z, which is exact where the space can be enumerated and
+estimated by annealed importance sampling (AIS) elsewhere.
 """
 
 import math
@@ -49,9 +49,9 @@ SYNTHETIC: tuple[Data, ...] = ("palindromes", "hmm-low", "hmm-high")
 TIME = 5  # length and vocabulary of the synthetic sequences
 VOCAB = 5
 LONGEST = 6  # phonemes
-ALL = 10**6  # a training size beyond what there is
+ALL = 10**6  # a training size larger than any dataset
 RESERVED = 65_000  # "for the real data we reserve 65k ... instances for training the MLM"
-EVALUATED = 2000  # rows at once
+EVALUATED = 2000  # rows that are evaluated at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +59,25 @@ class Fit:
     """A random field trained on one dataset with one objective.
 
     Args:
-        data: palindromes, hmm-low, hmm-high, phonemes, or phonemes-distinct (one of each kind).
+        data: palindromes, hmm-low, hmm-high, phonemes, or phonemes-distinct (each sequence once).
         objective: LL, PLL, MLM, KL, KL+PLL, NCE or PCD.
-        size: training sequences; a number beyond what there is means all of them.
-        seed: of the dataset, its split, the weights and the batches.
-        reserved: train on the sequences set aside for teachers, which no other fit sees.
+        size: number of training sequences; `ALL` for all of them.
+        seed: seed of the dataset, its split, the weights and the batches.
+        reserved: whether it is trained on the sequences set aside for teachers, which no other fit
+            sees.
         teacher: the MLM fit whose conditionals KL projects, and from whose weights it starts.
         embedding: width of the embeddings.
         hidden: width of each LSTM.
-        lr: learning rate of Adam at the start; it falls in a line to a tenth.
+        lr: learning rate of Adam at the start; it falls linearly to a tenth of this.
         batch: sequences in an update.
-        updates: the most there are.
-        every: updates between looks at the dev set; the best weights on it are kept.
-        patience: looks without a better one before it stops.
-        tested: held-out sequences, at most.
-        exact_time: longest sequences whose log Z is enumerated.
-        particles: of annealed importance sampling, for longer ones.
-        steps: bridges of it.
-        check: use it at length `exact_time` too, where the exact value is known.
+        updates: the largest number of updates.
+        every: updates between evaluations on the dev set; the best weights are kept.
+        patience: evaluations without improvement before training stops.
+        tested: the largest number of held-out sequences.
+        exact_time: the longest sequences whose log Z is enumerated.
+        particles: particles of AIS, for longer sequences.
+        steps: steps of AIS.
+        check: whether AIS is also run at length `exact_time`, where the exact value is known.
     """
 
     data: Data
@@ -131,7 +132,7 @@ class Splits(NamedTuple):
     dev: Sequences
     test: Sequences
     vocab: int
-    instances: int | None  # of the whole dataset; None where it is a generator
+    instances: int | None  # sequences of the whole dataset; None for a generator
 
 
 def run(cell: Fit, folder: Path) -> dict[str, Any]:
@@ -144,8 +145,8 @@ def run(cell: Fit, folder: Path) -> dict[str, Any]:
     path = weights_path(cell, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_weights(model, path)
-    found = measure(model, cell, splits) | trained
-    return found | {"cpu_seconds": round(time.process_time() - started, 2)}
+    measured = measure(model, cell, splits) | trained
+    return measured | {"cpu_seconds": round(time.process_time() - started, 2)}
 
 
 def weights_path(cell: Fit, folder: Path) -> Path:
@@ -156,22 +157,22 @@ def weights_path(cell: Fit, folder: Path) -> Path:
 
 
 def load(cell: Fit) -> Splits:
-    """Training, dev and test sequences; the same seed gives the same, whatever the objective.
+    """Training, dev and test sequences, which depend on the seed but not on the objective.
 
     Dev has half the training size, 100 sequences at least and 1000 at most.
     """
     dev = min(max(100, cell.size // 2), 1000)
     if cell.data in SYNTHETIC:
-        # Streams that never meet: training, dev and test, and those of teachers.
+        # Training, dev and test, and those of teachers, have different seeds.
         first = 10 * cell.seed + (5 if cell.reserved else 0)
         wanted = (cell.size, dev, cell.tested)
-        train, held, test = (drawn(cell.data, n, first + i) for i, n in enumerate(wanted))
+        train, held, test = (draw_sequences(cell.data, n, first + i) for i, n in enumerate(wanted))
         return Splits(train, held, test, VOCAB, None)
     everything, vocab = phonemes(distinct=cell.data == "phonemes-distinct")
     n = len(everything.tokens)
     order = torch.randperm(n, generator=Generator().manual_seed(cell.seed))
     tested, rest = order[: n // 10], order[n // 10 :]
-    # Teachers take the reserved ones, others begin at the far end, and all meet the same test set.
+    # Teachers take the reserved sequences, other fits begin at the far end; all share the test set.
     chosen = rest[:RESERVED] if cell.reserved else rest.flip(0)
     dev = min(dev, len(chosen) // 10)
     return Splits(
@@ -183,8 +184,8 @@ def load(cell: Fit) -> Splits:
     )
 
 
-def drawn(data: Data, n: int, seed: int) -> Sequences:
-    """n sequences of a generator."""
+def draw_sequences(data: Data, n: int, seed: int) -> Sequences:
+    """Draw n sequences from a generator."""
     if data == "palindromes":
         rows = Palindromes(vocab=VOCAB, time=TIME).sample(n, seed=seed)
     else:
@@ -198,18 +199,18 @@ def hmm(data: Data) -> Any:
 
 
 def log_truth(data: Data, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]:
-    """log p of the generator itself."""
+    """The generator's own log-probability of sequences."""
     source = Palindromes(vocab=VOCAB, time=TIME) if data == "palindromes" else hmm(data)
     return torch.from_numpy(np.asarray(source.log_prob(tokens.numpy())))
 
 
 @cache
 def phonemes(*, distinct: bool) -> tuple[Sequences, int]:
-    """The dictionary's pronunciations of at most six phonemes as numbers, and how many symbols."""
-    found = phoneme_sequences(max_phones=LONGEST, distinct=distinct)
-    symbols = {name: i for i, name in enumerate(sorted({p for row in found for p in row}))}
-    rows = [[symbols[p] for p in row] + [0] * (LONGEST - len(row)) for row in found]
-    lengths = torch.tensor([len(row) for row in found])
+    """The dictionary's pronunciations of at most six phonemes, and the number of symbols."""
+    sequences = phoneme_sequences(max_phones=LONGEST, distinct=distinct)
+    symbols = {name: i for i, name in enumerate(sorted({p for row in sequences for p in row}))}
+    rows = [[symbols[p] for p in row] + [0] * (LONGEST - len(row)) for row in sequences]
+    lengths = torch.tensor([len(row) for row in sequences])
     return Sequences(torch.tensor(rows), length_mask(lengths, LONGEST)), len(symbols)
 
 
@@ -217,19 +218,19 @@ def phonemes(*, distinct: bool) -> tuple[Sequences, int]:
 
 
 def build(cell: Fit, splits: Splits, folder: Path) -> BiLstmMrf:
-    """A new model, or the teacher's copy, with the memory that its objective needs."""
+    """A new model, or a copy of the teacher, with the memory that the objective needs."""
     torch.manual_seed(cell.seed)
     model = BiLstmMrf(splits.vocab, embedding=cell.embedding, hidden=cell.hidden)
     if cell.teacher is not None:
-        model = taught(cell.teacher, splits.vocab, folder)
+        model = finished_model(cell.teacher, splits.vocab, folder)
     if cell.objective in ("NCE", "PCD"):
         longest = splits.train.tokens.shape[1]
         model.memory = Memory(splits.vocab, longest=longest, chains=cell.batch)
     return model
 
 
-def taught(cell: Fit, vocab: int, folder: Path) -> BiLstmMrf:
-    """The model of a finished cell."""
+def finished_model(cell: Fit, vocab: int, folder: Path) -> BiLstmMrf:
+    """The model of a finished cell; raises UserError if its weights are missing."""
     path = weights_path(cell, folder)
     if not path.is_file():
         raise UserError(f"{path} is missing: remove {result_path(cell, folder)} and run it again")
@@ -239,9 +240,9 @@ def taught(cell: Fit, vocab: int, folder: Path) -> BiLstmMrf:
 
 
 def objective_of(cell: Fit, splits: Splits, folder: Path) -> Objective:
-    """What the cell's method minimizes."""
+    """The objective of a cell's method."""
     if cell.teacher is not None:
-        teacher = taught(cell.teacher, splits.vocab, folder).requires_grad_(False)
+        teacher = finished_model(cell.teacher, splits.vocab, folder).requires_grad_(False)
         # 1:1 where both are summed: the thesis gives no weight (resolutions D5)
         return KlProjection(teacher=teacher, pseudolikelihood=float(cell.objective == "KL+PLL"))
     if cell.objective == "NCE":
@@ -261,9 +262,9 @@ def own_kernel(model: BiLstmMrf) -> Kernel:
 
 
 def train(model: BiLstmMrf, cell: Fit, splits: Splits, folder: Path) -> dict[str, Any]:
-    """Adam on minibatches; the weights with the best dev loss are kept.
+    """Train with Adam on minibatches, and keep the weights with the best dev loss.
 
-    The dev loss is the objective's own, but PCD's, which has no value, is the likelihood.
+    The dev loss is the objective itself, or the likelihood for PCD, whose loss has no meaning.
     """
     rng = Generator().manual_seed(cell.seed)
     objective = objective_of(cell, splits, folder)
@@ -293,19 +294,19 @@ def train(model: BiLstmMrf, cell: Fit, splits: Splits, folder: Path) -> dict[str
 
 
 def batches(train: Sequences, cell: Fit, rng: Generator) -> Iterator[Batch]:
-    """The training sequences in a new order for each pass, as many batches as there are updates."""
-    made = 0
-    while made < cell.updates:
+    """Batches of the training sequences, in a new order for each pass; one for each update."""
+    count = 0
+    while count < cell.updates:
         for chosen in torch.randperm(len(train.tokens), generator=rng).split(cell.batch):
             yield train.rows(chosen).batch
-            made += 1
-            if made == cell.updates:
+            count += 1
+            if count == cell.updates:
                 return
 
 
 @torch.no_grad()
 def mean_loss(model: BiLstmMrf, objective: Objective, data: Sequences) -> float:
-    """The objective in nats for each sequence; its chance is the same every time."""
+    """The mean of an objective in nats a sequence, with the same random numbers every time."""
     rng = Generator().manual_seed(0)
     losses = [objective(model, p.batch, now=Moment(), rng=rng) for p in data.parts(EVALUATED)]
     return sum(loss.total.item() for loss in losses) / len(data.tokens)
@@ -316,11 +317,11 @@ def mean_loss(model: BiLstmMrf, objective: Objective, data: Sequences) -> float:
 
 @torch.no_grad()
 def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
-    """Held-out figures in nats for each sequence, and how log Z was found.
+    """Held-out values in nats a sequence, and how log Z was computed.
 
-    `nll` is that of sequences given their length. `true_nll` is the generator's own on the same
-    sequences, and `expected_nll` the model's expectation under the generator, without noise: it is
-    never below the generator's `entropy`.
+    `nll` is given the length of a sequence. `true_nll` is the generator's NLL on the same
+    sequences; `expected_nll` is the model's exact expected NLL under the generator, which is never
+    below the generator's `entropy`.
     """
     model.eval()
     test = splits.test
@@ -329,15 +330,15 @@ def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
     log_z, how, error = {}, {}, 0.0
     for length in lengths.unique().tolist():
         share = (lengths == length).double().mean().item()
-        found = log_partition(model, length, cell)
-        log_z[length], how[length] = found["log_z"], found
-        error = math.hypot(error, share * found.get("error", 0.0))
+        partition = log_partition(model, length, cell)
+        log_z[length], how[length] = partition["log_z"], partition
+        error = math.hypot(error, share * partition.get("error", 0.0))
     nll = torch.tensor([log_z[n] for n in lengths.tolist()]).double() - scores
     figures = {
         "nll": nll.mean().item(),
         "nll_spread": nll.std().item(),
         "log_z_error": error,
-        "log_z": {str(n): found for n, found in how.items()},
+        "log_z": {str(n): partition for n, partition in how.items()},
         "pll": mean_loss(model, Pseudolikelihood(), test.rows(slice(0, EVALUATED))),
         "mlm": mean_loss(model, MaskedLikelihood(), test.rows(slice(0, EVALUATED))),
         "tested": len(nll),
@@ -346,28 +347,28 @@ def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
     if cell.data in SYNTHETIC:
         return figures | against_truth(model, cell.data, test)
     if cell.check and cell.exact_time in log_z:
-        checked = sampled(model, cell.exact_time, cell)._asdict()
+        checked = sample_log_z(model, cell.exact_time, cell)._asdict()
         figures["ais_check"] = checked | {"exact": log_z[cell.exact_time]}
     return figures | {"instances": splits.instances}
 
 
 def log_partition(model: BiLstmMrf, length: int, cell: Fit) -> dict[str, Any]:
-    """log Z of a length and how it was found: exact, or by sampling with its standard error.
+    """log Z of a length and how it was computed: exact, or by AIS with its standard error.
 
-    The synthetic spaces are enumerated by `exact`; larger ones by the model, which shares work.
+    `exact` enumerates the synthetic spaces; the model enumerates larger ones, sharing work.
     """
     if cell.data in SYNTHETIC:
         space = exact.Space(vocab=model.vocab, time=length)
         return {"how": "exact", "log_z": exact.log_partition(score_of(model), space).item()}
     if length <= cell.exact_time:
         return {"how": "exact", "log_z": model.log_partition(length).item()}
-    return {"how": "AIS"} | sampled(model, length, cell)._asdict()
+    return {"how": "AIS"} | sample_log_z(model, length, cell)._asdict()
 
 
-def sampled(model: BiLstmMrf, length: int, cell: Fit) -> importance.Estimate:
+def sample_log_z(model: BiLstmMrf, length: int, cell: Fit) -> importance.Estimate:
     """log Z of a length by annealed importance sampling from a chain fitted to the dictionary.
 
-    Where it starts decides how exact it is, not what it tends to: no model is helped by that.
+    The chain it starts from changes the estimate's error, not its limit, so it favours no model.
     """
     everything, vocab = phonemes(distinct=cell.data == "phonemes-distinct")
     seen = everything.tokens[everything.mask.sum(1) == length][:, :length]
@@ -385,7 +386,7 @@ def score_of(model: BiLstmMrf) -> importance.Score:
 
 
 def against_truth(model: BiLstmMrf, data: Data, test: Sequences) -> dict[str, float]:
-    """The generator's own figures, and the model's expectation under it."""
+    """The generator's entropy and NLL, and the model's expected NLL under the generator."""
     space = exact.Space(vocab=VOCAB, time=TIME)
     entropy = expected = 0.0
     for tokens, log_p in exact.distribution(score_of(model), space):

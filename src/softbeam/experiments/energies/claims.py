@@ -8,24 +8,24 @@ from softbeam.runtime.cells import Result
 
 By = Mapping[str, Sequence[Result]]  # the results of each objective, dataset by dataset
 SEC_6_2 = "thesis, Sec. 6.2.3"
-NEAR = 0.5  # nats a sequence, ours: "similar values" differ by up to 0.40 in print
+NEAR = 0.5  # nats a sequence; our reading of "similar values", up to 0.40 apart in the thesis
 
 
 def claims_of(row: str, by: By) -> list[Judged]:
-    """NLL(LL) < NLL(PLL) < NLL(MLM), and both objectives near each other, dataset by dataset."""
+    """Judge NLL(LL) < NLL(PLL) < NLL(MLM), and whether the objectives' values are similar."""
     pairs = [pair for pair in (("LL", "PLL"), ("PLL", "MLM"), ("LL", "MLM")) if {*pair} <= {*by}]
-    found = [
+    orderings = [
         judged(f"{row}: NLL({low}) < NLL({high})", gaps(by, low, high), source=SEC_6_2)
         for low, high in pairs
     ]
     own = [b["mlm"] - a["pll"] for a, b in zip(by["PLL"], by["MLM"], strict=True)]
     near = f"{row}: -PLL and -MLM of their own models are within {NEAR:g} nats"
-    return [*found, judged(near, own, source=SEC_6_2, within=NEAR)]
+    return [*orderings, judged(near, own, source=SEC_6_2, within=NEAR)]
 
 
 def growth_claims(groups: Mapping[str, By]) -> list[Judged]:
-    """With more data the objectives come nearer to each other."""
-    found = []
+    """Judge whether the objectives come nearer to each other with more data."""
+    claims = []
     for few in groups:
         many = few.replace("1k", "10k")
         if many == few or many not in groups:
@@ -34,17 +34,17 @@ def growth_claims(groups: Mapping[str, By]) -> list[Judged]:
             before, after = (gaps(groups[row], low, high) for row in (few, many))
             claim = f"{many}: NLL({high}) is nearer to NLL({low}) than with {few}"
             nearer = [a - b for a, b in zip(before, after, strict=True)]
-            found.append(judged(claim, nearer, source=SEC_6_2))
-    return found
+            claims.append(judged(claim, nearer, source=SEC_6_2))
+    return claims
 
 
 def gaps(by: By, low: str, high: str) -> list[float]:
-    """By how much the NLL of one objective is above the other's."""
+    """How far the NLL of the objective `high` is above that of `low`, dataset by dataset."""
     return [b["nll"] - a["nll"] for a, b in zip(by[low], by[high], strict=True)]
 
 
 def checks_of(row: str, by: By) -> list[dict[str, Any]]:
-    """Of our own computation: the truth is the floor, and AIS agrees with enumeration."""
+    """Checks of the computation: no NLL is below the entropy, and AIS agrees with enumeration."""
     checks = []
     above = [r["expected_nll"] - r["entropy"] for rs in by.values() for r in rs if "entropy" in r]
     if above:

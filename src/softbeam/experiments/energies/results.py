@@ -1,4 +1,4 @@
-"""Table 6.1 and Figure 6.1 of finished fits: their figures, and verdicts on what is claimed."""
+"""Records and drawings of Table 6.1 and Figure 6.1, with verdicts on the claims."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,7 +71,7 @@ def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
 
     Nothing is written to the folder.
     """
-    groups = {name: by_objective(group) for name, group in grouped(done).items()}
+    groups = {name: by_objective(group) for name, group in by_row(done).items()}
     rows = with_all_columns({name: figures_of(by) for name, by in groups.items()})
     columns = columns_of(rows)
     published = {
@@ -96,8 +96,8 @@ def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     }
 
 
-def grouped(done: Finished) -> dict[str, Finished]:
-    """The results by the table's rows, in the thesis's order."""
+def by_row(done: Finished) -> dict[str, Finished]:
+    """Results by the rows of the table, in the thesis's order."""
     rows: dict[str, Finished] = {}
     order = [*SYNTHETIC, "phonemes", "phonemes-distinct"]
     for cell, result in sorted(done, key=lambda d: (order.index(d[0].data), d[0].size)):
@@ -106,7 +106,7 @@ def grouped(done: Finished) -> dict[str, Finished]:
 
 
 def row_name(cell: Fit) -> str:
-    """p-1k, h-10k+ ..., as the thesis has it."""
+    """The thesis's name of a row: p-1k, h-10k+, ..."""
     if cell.data not in SYNTHETIC:
         return "phoneme" if cell.data == "phonemes" else "phoneme, distinct"
     size = f"{cell.size // 1000}k" if cell.size % 1000 == 0 else str(cell.size)
@@ -115,14 +115,15 @@ def row_name(cell: Fit) -> str:
 
 
 def by_objective(done: Finished) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {}
+    """Results by the objective of their fit."""
+    results: dict[str, list[Result]] = {}
     for cell, result in done:
-        found.setdefault(cell.objective, []).append(result)
-    return found
+        results.setdefault(cell.objective, []).append(result)
+    return results
 
 
 def figures_of(by: By) -> dict[str, list[float]]:
-    """NLL of every objective, and of the generator where it is known; what was trained for."""
+    """NLL of the generator, if known, and of every objective; values of PLL and MLM themselves."""
     first = next(iter(by.values()))
     true = {"True": [r["true_nll"] for r in first]} if "true_nll" in first[0] else {}
     own = {f"-{m}": [r[m.lower()] for r in by[m]] for m in ("PLL", "MLM") if m in by}
@@ -130,22 +131,22 @@ def figures_of(by: By) -> dict[str, list[float]]:
 
 
 def with_all_columns(rows: Rows) -> dict[str, dict[str, Sequence[float | None]]]:
-    """Rows with the same columns in one order; a figure that a row has not is an empty list."""
+    """Rows with the same columns in one order; a missing value is an empty list."""
     order = [c for c in COLUMNS if any(c in row for row in rows.values())]
     return {name: {c: row.get(c, []) for c in order} for name, row in rows.items()}
 
 
 def how_normalized(by: By) -> str:
-    """exact, or which lengths were sampled, with the largest standard error of an NLL from that."""
+    """How log Z was computed: "exact", or sampled lengths and the error that they add to NLL."""
     first = next(iter(by.values()))[0]["log_z"]
-    sampled = [length for length, found in first.items() if found["how"] != "exact"]
+    sampled = [length for length, log_z in first.items() if log_z["how"] != "exact"]
     if not sampled:
         return "exact"
     worst = ", ".join(
         f"{method} {max(r['log_z_error'] for r in results):.3f}" for method, results in by.items()
     )
-    known = [length for length in first if length not in sampled]
-    exact = f"exact to length {max(known)}, " if known else ""
+    enumerated = [length for length in first if length not in sampled]
+    exact = f"exact to length {max(enumerated)}, " if enumerated else ""
     return f"{exact}AIS at {', '.join(sampled)} (adds a standard error: {worst})"
 
 
@@ -178,7 +179,7 @@ def panel_of(data: Data, done: Finished) -> dict[str, Any]:
         return [r["nll"] for c, r in students if (c.objective, c.size) == (method, size)]
 
     def ahead(method: str, size: int) -> list[float]:
-        """Of PL alone, on the same sequences."""
+        """How far a method's NLL is below that of PL alone, on the same sequences."""
         pairs = zip(values(method, size), values("PLL", size), strict=True)
         return [pl - kl for kl, pl in pairs]
 
@@ -209,7 +210,7 @@ def panel_of(data: Data, done: Finished) -> dict[str, Any]:
 
 
 def panel_text(panel: Mapping[str, Any]) -> str:
-    """One dataset as a table: a row for each training size."""
+    """The table of one dataset, with a row for each training size."""
     lines = [["size", *LINES.values()]]
     for i, size in enumerate(panel["sizes"]):
         lines.append([f"{size:,}", *(number(panel["lines"][method][i]) for method in LINES)])

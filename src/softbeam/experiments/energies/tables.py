@@ -1,7 +1,7 @@
-"""Which fits Table 6.1 and Figure 6.1 of the thesis consist of, and the figures in print.
+"""The fits behind Table 6.1 and Figure 6.1 of the thesis, and the published values.
 
-Sizes of the training sets are the thesis's. It gives no widths, learning rates or numbers of
-updates: those are ours, found in short trials on one dataset.
+The sizes of the training sets are the thesis's. It gives no widths, learning rates or numbers of
+updates; we chose them in short trials on one dataset.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ class Preset:
         projection: knobs of KL projections, which need "fewer epochs" (thesis, Sec. 6.2.2).
         sizes: training sizes of the table's synthetic rows.
         extras: further objectives for the rows of the smallest size.
-        phoneme_size: training size of the table's phonemes; more than there are means all.
+        phoneme_size: training size of the table's phonemes; `ALL` for all of them.
         figure: training sizes of the figure.
-        figure_phonemes: the same for phonemes.
-        small_phonemes: knobs of the figure's fits to so few phonemes, in place of the usual.
+        figure_phonemes: training sizes of the figure's phonemes.
+        small_phonemes: knobs of the figure's fits to phonemes that replace those above.
         teacher: training size of the figure's MLM on generated data.
-        teacher_knobs: of those MLMs, in place of the knobs above.
+        teacher_knobs: knobs of the figure's MLMs that replace those above.
     """
 
     synthetic: Mapping[str, Any]
@@ -62,7 +62,7 @@ PRESETS = {
         small_phonemes={"updates": 400, "every": 25, "patience": 4},
         teacher_knobs={"batch": 256, "updates": 3000, "every": 250},
     ),
-    "paper": Preset(  # all ours but the sizes of training sets: the thesis gives no others
+    "paper": Preset(  # our choice but for the sizes of training sets
         synthetic={"embedding": 64, "hidden": 128, "lr": 2e-3, "updates": 10_000, "patience": 20},
         phonemes={
             **{"embedding": 64, "hidden": 128, "lr": 2e-3, "batch": 64, "updates": 20_000},
@@ -91,7 +91,7 @@ PRESETS = {
 
 
 def fit(preset: Preset, data: Data, objective: Method, size: int, seed: int, **knobs: Any) -> Fit:
-    """A cell with the preset's knobs, and others in their place."""
+    """A cell with the preset's knobs, of which `knobs` replaces some."""
     usual = preset.synthetic if data in SYNTHETIC else preset.phonemes
     fewer = preset.projection if objective.startswith("KL") else {}
     every = {**usual, **fewer, **knobs}
@@ -115,13 +115,13 @@ def table_cells(preset: Preset, seeds: Sequence[int], *, distinct: bool) -> list
 
 
 def mlm_knobs(preset: Preset) -> dict[str, Any]:
-    """A pass of MLM over phonemes is thirty times cheaper than one of PLL: it gets more of them."""
+    """Batch and updates of MLM on phonemes: more than PLL's, as an update is 30 times cheaper."""
     usual = preset.phonemes
     return {"batch": 2 * usual["batch"], "updates": 5 * usual["updates"]}
 
 
 def with_teacher(preset: Preset, data: Data, method: Method, size: int, seed: int) -> Fit:
-    """KL projects the MLM of the same row, the others stand alone."""
+    """A fit of a method; KL projects the MLM of the same row, the others have no teacher."""
     mlm = fit(preset, data, "MLM", size, seed)
     return fit(preset, data, method, size, seed, teacher=mlm if method.startswith("KL") else None)
 
@@ -145,7 +145,7 @@ def figure_cells(preset: Preset, seeds: Sequence[int], *, distinct: bool) -> lis
 def lesson(
     preset: Preset, teacher: Fit, sizes: Sequence[int], knobs: Mapping[str, Any]
 ) -> list[Fit]:
-    """A teacher, its students of every size, and those without a teacher on the same sequences."""
+    """A teacher, its students of every size, and fits without a teacher to the same sequences."""
     cells = [teacher]
     for n in sizes:
         pairs: tuple[tuple[Method, Fit | None], ...]

@@ -1,8 +1,9 @@
-"""Chains of translations: what Tables 6.2 to 6.6 are made of (thesis, Sec. 6.5 to 6.8).
+"""Sample the chains of translations behind Tables 6.2 to 6.6 (thesis, Sec. 6.5 to 6.8).
 
-A cell holds all chains of one setting: a chain for each source, several times. Its result has, for
-each sweep and each of the repetitions, the energy per token, the rates and the quality. What these
-are quotients of, source by source, stays in a file beside it, for tests that draw sources anew.
+A cell holds all chains of one setting: for each repetition, a chain for each source. Its result
+has, for each sweep and repetition, the energy per token, the rates and the quality. These are
+quotients of sums over sources; a file beside the result keeps the terms of each source, for tests
+that resample sources.
 """
 
 import hashlib
@@ -40,9 +41,9 @@ from softbeam.training.evaluation import Problems, problems
 from softbeam.training.runs import WEIGHTS, Run, load_run
 from softbeam.types import Kernel, MaskedLM
 
-FLOOR = 0.05  # of the target's temperature, which would otherwise fall below 0
+FLOOR = 0.05  # lowest temperature of the target, which would otherwise fall below 0
 
-RATES = ("accept", "repeated", "novel", "stuck")  # of the proposals
+RATES = ("accept", "repeated", "novel", "stuck")  # shares of the proposals
 
 Method = Literal["MH", "Gibbs", "mask-predict"]
 Array = metrics.Array
@@ -54,22 +55,22 @@ class Sampling:
     """All chains of one setting, or mask-predict.
 
     Args:
-        folder: of the run, a conditional masked language model.
-        weights: a hash of its weights: other weights are another cell.
+        folder: folder of the run, a conditional masked language model.
+        weights: a hash of its weights; other weights make another cell.
         method: Metropolis-Hastings, degenerate Gibbs, or mask-predict with one length.
-        energy: what Metropolis-Hastings samples from.
-        temperature: of the proposals.
-        nucleus: of the proposals, as in the thesis.
+        energy: the energy that Metropolis-Hastings samples from.
+        temperature: temperature of the proposals.
+        nucleus: nucleus of the proposals, as in the thesis.
         blocks: one site, or blocks that shrink from half the text to one site.
-        cooling: what is subtracted from the target's temperature after each sweep.
+        cooling: how much the target's temperature falls after each sweep.
         start: random tokens, or all positions predicted at once.
         forced: sweeps at the start that accept everything.
-        sweeps: how many, with the burn-in.
-        burn_in: sweeps that no average counts.
-        chains: repetitions.
-        sources: so many of the test split, evenly spread (it may be sorted) ...
-        longest: ... over those with at most so many words.
-        seed: of everything random.
+        sweeps: number of sweeps, burn-in included.
+        burn_in: sweeps that averages leave out.
+        chains: number of repetitions.
+        sources: number of sources of the test split, spread evenly over it (it may be sorted).
+        longest: most words of a source.
+        seed: seed of everything random.
     """
 
     folder: str
@@ -97,7 +98,7 @@ class Sampling:
 
 
 class Texts(NamedTuple):
-    """What is sampled: a source and a length for each row, repetition by repetition."""
+    """The texts to sample: a source and a length for each row, repetition by repetition."""
 
     run: Run
     mlm: MaskedLM  # bound to the sources
@@ -111,11 +112,11 @@ class Texts(NamedTuple):
 
     def by_chain(self, values: Tensor) -> Array:
         """A number for each row, as an array of repetitions and sources."""
-        found: Array = values.unflatten(0, (-1, len(self.references))).double().numpy()
-        return found
+        array: Array = values.unflatten(0, (-1, len(self.references))).double().numpy()
+        return array
 
     def sums(self, tokens: Int[Tensor, "rows time"], energy: Float[Tensor, " rows"]) -> Sums:
-        """What energy per token and quality of some texts are quotients of."""
+        """The terms of each text in the energy per token and in the quality."""
         codec = self.run.codecs.target
         rows = zip(tokens, self.real, strict=True)
         words = [codec.decode(row[mask].tolist()) for row, mask in rows]
@@ -131,31 +132,29 @@ def quality_counts(
     predicted: Sequence[Sequence[str]],
     references: Sequence[Sequence[Sequence[str]]],
 ) -> Array:
-    """For each text a row: what BLEU adds up, or for transcriptions the token error rate."""
+    """A row of counts for each text: those of BLEU, or of the token error rate."""
     if kind == "transcription":
         return np.array(metrics.error_counts(predicted, references), dtype=float)
-    golds = [[" ".join(tokens) for tokens in one] for one in references]
+    golds = [[" ".join(tokens) for tokens in golds] for golds in references]
     texts = [" ".join(tokens) for tokens in predicted]
     return np.array(metrics.bleu_counts(texts, golds), dtype=float)
 
 
 def figures_of(kind: Kind, sums: Sums, weights: Array) -> dict[str, Array]:
-    """Energy per token, rates and quality, all sources together.
+    """Energy per token, rates and quality over all sources, as arrays `... chains draws` by name.
 
     Args:
-        kind: more quality is better for translations, less for transcriptions.
-        sums: by name, `... chains sources`, and the counts of the quality as a last axis.
-        weights: `draws sources`: how often each source counts.
-
-    Returns: by name, `... chains draws`.
+        kind: which quality: BLEU of translations, token error rate of transcriptions.
+        sums: arrays `... chains sources` by name; the quality's counts have a further, last axis.
+        weights: an array `draws sources`: how often each source counts.
     """
     quality = metrics.token_errors_of if kind == "transcription" else metrics.bleu_of
     counts = np.einsum("...sk,ds->...dk", sums["quality"], weights)
     other = {name: x for name, x in sums.items() if name != "quality"}
     total = {name: np.einsum("...s,ds->...d", x, weights) for name, x in other.items()}
-    found = {"energy": total["energy"] / total["tokens"]}
-    found["quality"] = np.apply_along_axis(lambda row: quality(row[None]), -1, counts)
-    return found | {name: total[name] / total["proposals"] for name in RATES if name in sums}
+    values = {"energy": total["energy"] / total["tokens"]}
+    values["quality"] = np.apply_along_axis(lambda row: quality(row[None]), -1, counts)
+    return values | {name: total[name] / total["proposals"] for name in RATES if name in sums}
 
 
 def weights_of(folder: Path) -> str:
@@ -167,7 +166,7 @@ def weights_of(folder: Path) -> str:
 
 
 @cache
-def opened(folder: str, weights: str) -> tuple[Run, Problems]:
+def open_run(folder: str, weights: str) -> tuple[Run, Problems]:
     """A run and the problems of its test split, read once for all cells of a process."""
     loaded = load_run(Path(folder))
     return loaded, problems(loaded.config.data.kind, loaded.config.data.load().split("test"))
@@ -175,11 +174,11 @@ def opened(folder: str, weights: str) -> tuple[Run, Problems]:
 
 @torch.no_grad()
 def texts_of(cell: Sampling) -> Texts:
-    """The sources of the test split, each with its likeliest length, as often as there are chains.
+    """The sources of the test split with their likeliest lengths, repeated for each chain.
 
-    An unfinished chain of another length is another chain: no kernel changes a length.
+    Lengths are fixed, as no kernel changes a length.
     """
-    loaded, (sources, references) = opened(cell.folder, cell.weights)
+    loaded, (sources, references) = open_run(cell.folder, cell.weights)
     short = [i for i, source in enumerate(sources) if len(source) <= cell.longest]
     n = min(cell.sources, len(short))
     short = [short[i * len(short) // n] for i in range(n)]
@@ -196,7 +195,7 @@ def texts_of(cell: Sampling) -> Texts:
 
 
 def compute(cell: Sampling, folder: Path) -> Result:
-    """`sample` as the work of a grid, in whose folder the sums by source stay."""
+    """Sample a cell of a grid, and keep the sums by source in the grid's folder."""
     result, sums = sample(cell)
     arrays = {f"{part} {name}": x for part, each in sums.items() for name, x in each.items()}
     small = {name: np.ascontiguousarray(x, dtype=np.float32) for name, x in arrays.items()}
@@ -209,26 +208,27 @@ def sums_path(cell: Sampling, folder: Path) -> Path:
 
 
 def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
-    """What a finished cell left by source: of its sweeps, its start, its mode. None if gone."""
+    """The sums by source of a cell's sweeps, start and mode; None if the file is missing."""
     path = sums_path(cell, folder)
     if not path.is_file():
         return None
-    found: dict[str, Sums] = {}
+    sums: dict[str, Sums] = {}
     try:
         arrays = load(path.read_bytes())
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is not what a cell left ({error}); remove it") from None
+        raise UserError(f"{path} is not a file of sums ({error}); remove it") from None
     for full, x in arrays.items():
         part, name = full.split()
-        found.setdefault(part, {})[name] = x.astype(np.float64)
-    return found
+        sums.setdefault(part, {})[name] = x.astype(np.float64)
+    return sums
 
 
 @torch.no_grad()
 def sample(cell: Sampling) -> tuple[Result, dict[str, Sums]]:
-    """The chains of a cell, sweep by sweep; of mask-predict one line.
+    """Sample the chains of a cell; returns a line for each sweep, and the sums by source.
 
-    Beside it the sums of `sweeps`, which have a first axis more, of the `start` and the `mode`.
+    Mask-predict has one line. The sums are those of `sweeps`, with sweeps as the first axis, of the
+    `start` and of the `mode`.
     """
     texts = texts_of(cell)
     local = LocalEnergy(texts.mlm, owner=texts.owner)
@@ -238,18 +238,18 @@ def sample(cell: Sampling) -> tuple[Result, dict[str, Sums]]:
         tokens, _ = mask_predict(texts.mlm, texts.real.sum(-1), texts.owner, iterations=10)
         moments = [texts.sums(tokens, local(tokens))]
     else:
-        heads, moments, ends = watched(cell, texts, local)
-    lines = [head | shown(texts.kind, sums) for head, sums in zip(heads, moments, strict=True)]
+        heads, moments, ends = sample_sweeps(cell, texts, local)
+    lines = [head | values_of(texts.kind, sums) for head, sums in zip(heads, moments, strict=True)]
     result: Result = {"kind": texts.kind, "sources": len(texts.references), "sweeps": lines}
-    result |= {name: shown(texts.kind, sums) for name, sums in ends.items()}
+    result |= {name: values_of(texts.kind, sums) for name, sums in ends.items()}
     sweeps = {name: np.stack([sums[name] for sums in moments]) for name in moments[0]}
     return result, {"sweeps": sweeps} | ends
 
 
-def watched(
+def sample_sweeps(
     cell: Sampling, texts: Texts, local: LocalEnergy
 ) -> tuple[list[dict[str, Any]], list[Sums], dict[str, Sums]]:
-    """What each sweep is, its sums, and those of the start and of the mode."""
+    """Number and phase of each sweep, the sums of each sweep, and those of start and mode."""
     rng = torch.Generator().manual_seed(cell.seed)
     start = first_texts(cell, texts, rng)
     modes = Modes(start, torch.full(texts.owner.shape, float("inf")))
@@ -268,8 +268,8 @@ def watched(
     return heads, moments, {name: texts.sums(each, local(each)) for name, each in ends.items()}
 
 
-def shown(kind: Kind, sums: Sums) -> dict[str, list[float]]:
-    """The figures of one moment, each for every repetition."""
+def values_of(kind: Kind, sums: Sums) -> dict[str, list[float]]:
+    """Energy per token, rates and quality of one sweep, each for every repetition."""
     every = np.ones((1, sums["energy"].shape[-1]))
     return {name: x[..., 0].tolist() for name, x in figures_of(kind, sums, every).items()}
 
@@ -289,7 +289,7 @@ class Modes(NamedTuple):
 
 
 def first_texts(cell: Sampling, texts: Texts, rng: Generator) -> Int[Tensor, "rows time"]:
-    """Random tokens, the same for every setting, or all positions predicted at once."""
+    """The start of each chain: random tokens, or all positions predicted at once."""
     if cell.start == "greedy":
         return mask_predict(texts.mlm, texts.real.sum(-1), texts.owner, iterations=1)[0]
     empty = torch.full(texts.real.shape, texts.mlm.pad_id)
@@ -299,20 +299,20 @@ def first_texts(cell: Sampling, texts: Texts, rng: Generator) -> Int[Tensor, "ro
 def records(
     cell: Sampling, texts: Texts, start: Int[Tensor, "rows time"], rng: Generator
 ) -> Iterable[Record]:
-    """The sweeps of the cell's kernel."""
-    with warnings.catch_warnings():  # a nucleus is the thesis's; `stuck` counts what it costs
+    """Run the cell's kernel sweep by sweep."""
+    with warnings.catch_warnings():  # the thesis uses a nucleus; `stuck` counts its cost
         warnings.simplefilter("ignore", ReducibleWarning)
         propose = MaskedConditionals(
             texts.mlm, owner=texts.owner, temperature=cell.temperature, nucleus=cell.nucleus
         )
     energy = (LocalEnergy if cell.energy == "local" else RawEnergy)(texts.mlm, owner=texts.owner)
-    gibbs = degenerate_gibbs(propose, unwatched)
+    gibbs = degenerate_gibbs(propose, no_energy)
     cache = SiteCache()
 
     def kernel(temperature: float) -> Kernel:
         if cell.method == "Gibbs":
             return gibbs
-        early = 4 if cell.energy == "local" else None  # the chain is the same, rejections cheaper
+        early = 4 if cell.energy == "local" else None  # the same chain with cheaper rejections
         return fast_metropolis_hastings(
             energy, propose, temperature=temperature, cache=cache, sites_a_round=early
         )
@@ -328,6 +328,6 @@ def records(
     return run(kernel, start, texts.real, plan=plan, rng=rng, warm_up=warm_up)
 
 
-def unwatched(tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
-    """No energy: degenerate Gibbs needs none, and once a sweep is enough to watch it."""
+def no_energy(tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+    """Zeros in place of energies, which degenerate Gibbs does not need at every step."""
     return torch.zeros(len(tokens))

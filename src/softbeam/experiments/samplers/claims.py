@@ -1,13 +1,14 @@
-"""What the thesis says of Tables 6.2 to 6.6 and Figures 6.2 to 6.4, judged chain by chain.
+"""Judge what the thesis says of Tables 6.2 to 6.6 and Figures 6.2 to 6.4, chain by chain.
 
-Every figure is an array of repetitions (models, or chains of one model) and of draws of sources, so
-that a statement is arithmetic whose interval is over both.
+Every value is an array over repetitions (models, or chains of one model) and over draws of sources,
+so that a claim is arithmetic on arrays, and its interval is over both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
 from softbeam.data.tasks import Kind
 from softbeam.experiments.samplers.cells import Sampling, Sums, figures_of
@@ -22,13 +23,13 @@ COOLING = (0.02, 0.04, 0.06)  # thesis, Table 6.5
 QUALITY = {"translation": "BLEU", "transcription": "token error rate"}
 
 BOTH: tuple[Literal["local"], Literal["raw"]] = ("local", "raw")
-HIGH = 0.8  # ours, for "high acceptance rates (0.9 and 0.91)"
+HIGH = 0.8  # our reading of "high acceptance rates (0.9 and 0.91)"
 SEC_6_6, SEC_6_7, SEC_6_8 = "thesis, Sec. 6.6", "thesis, Sec. 6.7", "thesis, Sec. 6.8"
 DRAWS = 4000
 
 
 class Chains(NamedTuple):
-    """The figures of one setting, by name.
+    """The values of one setting, by name.
 
     The last two axes are repetitions and draws of sources; the first draw is all sources. `sweeps`
     has a first axis of sweeps, of which `kept` are those after the burn-in.
@@ -40,44 +41,46 @@ class Chains(NamedTuple):
     mode: Mapping[str, Array]
 
     def mean(self, name: str) -> Array:
-        """Over the sweeps after the burn-in."""
-        found: Array = self.sweeps[name][list(self.kept)].mean(0)
-        return found
+        """The mean over the sweeps after the burn-in."""
+        mean: Array = self.sweeps[name][list(self.kept)].mean(0)
+        return mean
 
     def best(self, name: str, sign: int) -> Array:
-        """Over all sweeps: the highest, or with sign -1 the lowest."""
-        found: Array = sign * (sign * self.sweeps[name]).max(0)
-        return found
+        """The highest value of all sweeps, or with sign -1 the lowest."""
+        best: Array = sign * (sign * self.sweeps[name]).max(0)
+        return best
 
 
 Done = Mapping[Sampling, Chains]
 
 
 def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | None]) -> Chains:
-    """The chains of one setting from its cells, each with repetitions of its own.
+    """The chains of one setting, joined from its cells, each of which has its own repetitions.
 
-    Without the sums of all cells there is one draw, all sources.
+    Unless all cells have their sums, there is a single draw: all sources.
     """
     kind, drawn = results[0]["kind"], draws(results[0]["sources"])
-    known = [each for each in sums if each is not None]
+    available = [each for each in sums if each is not None]
     parts: dict[str, dict[str, Array]] = {}
     for part in ("sweeps", "start", "mode"):
         if part not in results[0]:
             parts[part] = {}
-        elif len(known) < len(results):
-            parts[part] = joined([listed(result[part]) for result in results])
+        elif len(available) < len(results):
+            parts[part] = join_repetitions([as_arrays(result[part]) for result in results])
         else:
-            parts[part] = joined([figures_of(kind, each[part], drawn) for each in known])
+            parts[part] = join_repetitions(
+                [figures_of(kind, each[part], drawn) for each in available]
+            )
     kept = [line.get("phase", "sample") == "sample" for line in results[0]["sweeps"]]
     return Chains(kept=kept, **parts)
 
 
-def joined(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def join_repetitions(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The repetitions of several cells, one after the other."""
     return {name: np.concatenate([cell[name] for cell in cells], -2) for name in cells[0]}
 
 
-def listed(lines: Any) -> dict[str, Array]:
+def as_arrays(lines: Any) -> dict[str, Array]:
     """A line of a result, or a list of lines, as arrays with one draw."""
     if isinstance(lines, list):
         return {n: np.array([line[n] for line in lines])[..., None] for n in figures_in(lines[0])}
@@ -89,19 +92,19 @@ def figures_in(line: Mapping[str, Any]) -> list[str]:
 
 
 def draws(sources: int) -> Array:
-    """How often each source counts: once in the first row, as drawn with replacement in others."""
+    """How often each source counts: once in the first row, drawn with replacement in others."""
     rng = np.random.default_rng(sources)
     drawn = rng.multinomial(sources, np.full(sources, 1 / sources), size=DRAWS)
     return np.concatenate([np.ones((1, sources)), drawn])
 
 
 def the(done: Done, **knobs: Any) -> Chains:
-    """The chains with these settings."""
+    """The first chains that have the given settings."""
     return next(r for c, r in done.items() if all(getattr(c, k) == v for k, v in knobs.items()))
 
 
 class Statements(NamedTuple):
-    """Chains by their settings, compared chain by chain."""
+    """Make judged claims from chains, by comparing their settings."""
 
     done: Done
     kind: Kind
@@ -109,11 +112,11 @@ class Statements(NamedTuple):
 
     @property
     def quality(self) -> tuple[str, int]:
-        """What it is called, and the sign of a better one."""
+        """The name of the quality, and the sign of an improvement."""
         return QUALITY[self.kind], 1 if self.kind == "translation" else -1
 
     def more(self, text: str, a: Array, b: Array | float, *, sign: int = 1) -> Judged:
-        """a is above b, or below it with sign -1."""
+        """Judge the claim that a is above b, or below it with sign -1."""
         gaps = sign * (a - b)
         tested = None
         if gaps.shape[1] > 1:
@@ -124,7 +127,7 @@ class Statements(NamedTuple):
         return the(self.done, **knobs).mean(name)
 
     def good(self, text: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Judged]:
-        """The chains with settings a have a lower energy and a better quality than those with b."""
+        """Judge the claims that settings a have a lower energy and better quality than b."""
         quality, sign = self.quality
         return [
             self.more(
@@ -137,14 +140,14 @@ class Statements(NamedTuple):
         ]
 
     def widths(self, name: str, knob: str, values: Sequence[float], method: str) -> Array:
-        """How far a figure moves over the values of a knob, chain by chain."""
+        """The range of a value's means over the values of a knob, chain by chain."""
         each = [self.mean(name, method=method, **{knob: value}) for value in values]
-        found: Array = np.ptp(each, axis=0)
-        return found
+        ranges: Array = np.ptp(each, axis=0)
+        return ranges
 
 
 def claims(what: str, done: Done, kind: Kind) -> list[Judged]:
-    """The statements of Sec. 6.6 to 6.8 that a table or figure can decide."""
+    """Judge the claims of Sec. 6.6 to 6.8 that a table or figure can decide."""
     source, stated = STATED[what]
     return stated(Statements(done, kind, source))
 
@@ -179,7 +182,7 @@ def about_nuclei(told: Statements) -> list[Judged]:
 def about_proposals(
     told: Statements, knob: str, values: Sequence[float], name: str
 ) -> list[Judged]:
-    """Of proposals from the widest to the narrowest: MH is better everywhere and steadier."""
+    """Tables 6.2 and 6.3, proposals from wide to narrow: MH is better everywhere and steadier."""
     quality, sign = told.quality
     wide, narrow = ({knob: values[place]} for place in (0, -1))
     plain = {knob: 1.0}
@@ -237,21 +240,20 @@ def about_sweeps(told: Statements) -> list[Judged]:
 
 
 def correlations(done: Done) -> Array:
-    """Spearman's, of energy and quality over the sweeps of all samplers, chain by chain.
+    """Spearman's correlation of energy and quality over all samplers' sweeps, chain by chain.
 
-    It is 0 where one of them never changes.
+    It is 0 where energy or quality never changes.
     """
-    from scipy.stats import rankdata
 
     def ranks(name: str) -> Array:
         every = np.concatenate([chains.sweeps[name] for chains in done.values()])
-        found: Array = rankdata(every, axis=0)
-        return found - found.mean(0)
+        ranked: Array = rankdata(every, axis=0)
+        return ranked - ranked.mean(0)
 
     energy, quality = ranks("energy"), ranks("quality")
     size = np.sqrt((energy**2).sum(0) * (quality**2).sum(0))
-    found: Array = (energy * quality).sum(0) / np.where(size > 0, size, 1.0)
-    return found
+    correlation: Array = (energy * quality).sum(0) / np.where(size > 0, size, 1.0)
+    return correlation
 
 
 def about_shrinking(told: Statements) -> list[Judged]:
@@ -303,7 +305,7 @@ def about_annealed_sweeps(told: Statements) -> list[Judged]:
 
 
 def about_modes(told: Statements) -> list[Judged]:
-    """Table 6.6: last texts of annealed chains, and the lowest in energy that they saw."""
+    """Table 6.6: the last texts of annealed chains, and their texts of lowest energy."""
     _, sign = told.quality
     predicted = the(told.done, method="mask-predict").sweeps["quality"][-1]
     gibbs = the(told.done, method="Gibbs")

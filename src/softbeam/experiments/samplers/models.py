@@ -1,7 +1,7 @@
-"""The masked models that Tables 6.2 to 6.6 sample from, as cells of a grid.
+"""Train the masked models that Tables 6.2 to 6.6 sample from, each a cell of a grid.
 
-The thesis has one published model. Several of our own, each trained with a seed, tell what holds
-for the sampler from what holds for a model.
+The thesis samples from one published model. Several models, each trained with its own seed, show
+whether a result holds for the sampler or only for one model.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ class Masked:
     """A conditional masked language model of letters to phonemes.
 
     Args:
-        preset: of the tables.
-        seed: of everything random.
-        settings: a hash of its settings: with others it is another cell.
+        preset: the preset of the tables.
+        seed: seed of everything random.
+        settings: a hash of the settings; other settings make another cell.
     """
 
     preset: str
@@ -56,7 +56,7 @@ def recipe(preset: str) -> RunConfig:
 
 
 def compute(cell: Masked, out: Path) -> Result:
-    """Train, or find trained."""
+    """Train a model, or find it trained."""
     summary = train(
         replace(recipe(cell.preset), seed=cell.seed), cell.folder(out), quiet=True, resume=True
     )

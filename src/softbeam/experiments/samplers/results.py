@@ -19,7 +19,9 @@ from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Published, columns_of, summary, table_text
 from softbeam.reports.verdicts import claim_text
 from softbeam.runtime.cells import records
+from softbeam.training.config import from_yaml
 from softbeam.training.metrics import Array
+from softbeam.training.runs import CONFIG
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,8 +103,7 @@ def record(what: str, done: Done, kind: Kind, title: str) -> dict[str, Any]:
 
 
 def kind_of(run: Path) -> Kind:
-    from softbeam.training.runs import CONFIG, from_yaml
-
+    """The kind of task of a run; raises UserError if it is no conditional masked LM."""
     config = from_yaml(run / CONFIG)
     if config.model.left_to_right:
         raise UserError(f"{run} is no conditional masked language model: train masked-g2p")

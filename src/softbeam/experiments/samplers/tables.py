@@ -1,7 +1,7 @@
-"""Which chains Tables 6.2 to 6.6 and Figures 6.2 to 6.4 consist of, and the figures in print.
+"""The chains behind Tables 6.2 to 6.6 and Figures 6.2 to 6.4, and the published values.
 
-The thesis samples translations of WMT sentences from a published model; here models of letters to
-phonemes are trained, a seed each, or the chains are of any run of a conditional masked language
+The thesis samples translations of WMT sentences from a published model. Here the chains are those
+of models of letters to phonemes, one for each seed, or of any run of a conditional masked language
 model.
 """
 
@@ -17,11 +17,11 @@ class Preset:
     """How much is sampled.
 
     Args:
-        sources: of the test split, by what is sampled.
-        full: the same for Table 6.6, whose sources have any length.
-        sweeps: of each chain.
-        burn_in: of these.
-        longest: source words, but for Table 6.6.
+        sources: number of sources of the test split, by the kind of task.
+        full: number of sources for Table 6.6, whose sources have any length.
+        sweeps: sweeps of each chain, burn-in included.
+        burn_in: sweeps that averages leave out.
+        longest: most words of a source, except for Table 6.6.
     """
 
     sources: Mapping[str, int]
@@ -32,7 +32,7 @@ class Preset:
 
 
 PRESETS = {
-    "cpu": Preset(  # ours
+    "cpu": Preset(  # our choice
         sources={"translation": 16, "transcription": 100},
         full={"translation": 40, "transcription": 200},
     ),
@@ -54,18 +54,18 @@ PRESETS = {
 
 def table_6_2(base: Sampling) -> list[Sampling]:
     """Proposals of five temperatures."""
-    return [replace(one, temperature=t) for t in TEMPERATURES for one in samplers(base)]
+    return [replace(cell, temperature=t) for t in TEMPERATURES for cell in samplers(base)]
 
 
 def table_6_3(base: Sampling) -> list[Sampling]:
     """Proposals within five nuclei."""
-    return [replace(one, nucleus=p) for p in NUCLEI for one in samplers(base)]
+    return [replace(cell, nucleus=p) for p in NUCLEI for cell in samplers(base)]
 
 
 def table_6_4(base: Sampling) -> list[Sampling]:
     """Blocks that shrink, beside single sites."""
     each = [replace(base, method="Gibbs"), replace(base, energy="raw"), base]
-    return [replace(one, blocks=b) for b in ("single", "shrinking") for one in each]
+    return [replace(cell, blocks=b) for b in ("single", "shrinking") for cell in each]
 
 
 def table_6_5(base: Sampling) -> list[Sampling]:
@@ -96,7 +96,7 @@ def figure_6_2(base: Sampling) -> list[Sampling]:
 
 def figure_6_3(base: Sampling) -> list[Sampling]:
     """Shrinking blocks."""
-    return [replace(one, blocks="shrinking") for one in figure_6_2(base)]
+    return [replace(cell, blocks="shrinking") for cell in figure_6_2(base)]
 
 
 def figure_6_4(base: Sampling) -> list[Sampling]:
@@ -116,7 +116,7 @@ CELLS = {
 }
 
 
-# What is printed
+# Published values
 
 Triple = tuple[float, float, float]  # energy, novel rate, BLEU
 
@@ -124,7 +124,7 @@ Triple = tuple[float, float, float]  # energy, novel rate, BLEU
 def by_proposal(
     name: str, figures: Mapping[float, tuple[Triple, Triple]]
 ) -> dict[str, dict[str, float]]:
-    """Printed rows of Tables 6.2 and 6.3: the local energy's and degenerate Gibbs's."""
+    """Published rows of Tables 6.2 and 6.3: those of the local energy and of degenerate Gibbs."""
     return {
         f"{name.format(value)}, {who}": {"energy": energy, "novel": novel, "BLEU": bleu}
         for value, both in figures.items()
@@ -132,7 +132,7 @@ def by_proposal(
     }
 
 
-# Rows of the tables as printed: by column, as far as they are there
+# Rows of the tables by column, as far as the thesis has them
 PRINTED: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "table-6.2": by_proposal(
         "T={:g}",

@@ -1,7 +1,7 @@
-"""Trained runs as cells of a grid: what Tables 3.1 to 5.6 are made of.
+"""Train and decode the runs behind Tables 3.1 to 5.6, each a cell of a grid.
 
-A cell is a run of `training_runs` with a seed. Its result has the figures of several searches; the
-outputs stay beside the weights, for tests that compare two runs sentence by sentence.
+A cell is a run of `search_aware.runs` with a seed. Its result has the metrics of several searches;
+the outputs are kept beside the weights, for tests that compare two runs sentence by sentence.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from softbeam.training.runs import load_run
 from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
 
 SPLITS = ("dev", "test")
-PROBED = 500  # sentences of the training split whose log Z is taken
-SENTENCES = {"tiny": 20}  # of dev and test that are decoded; all of them in other presets
+PROBED = 500  # sentences of the training split whose log Z is measured
+SENTENCES = {"tiny": 20}  # sentences of dev and test that are decoded; else all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,11 @@ class Training:
     """A run with a seed.
 
     Args:
-        preset: of `experiments.search_aware.runs.runs`.
-        run: its name there.
-        seed: of everything random.
-        settings: a hash of its settings and its start's: with others it is another cell.
+        preset: a preset of `search_aware.runs.runs`.
+        run: the run's name in that preset.
+        seed: seed of everything random.
+        settings: a hash of the settings of the run and of its start; other settings make another
+            cell.
     """
 
     preset: str
@@ -49,7 +50,7 @@ class Training:
 
     @property
     def start(self) -> "Training | None":
-        """The cell whose weights it starts from."""
+        """The cell whose weights this one starts from."""
         name = runs(self.preset)[self.run].start
         return None if name is None else training(self.preset, name, self.seed)
 
@@ -69,7 +70,7 @@ def settings_of(preset: str, run: str) -> str:
 
 
 def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
-    """The cells and what they start from, each once, in rounds: starts before what needs them."""
+    """The cells and their starts, each once, in rounds: starts before the cells that need them."""
     rounds: list[dict[Training, None]] = []  # as sets that keep the order
 
     def add(cell: Training) -> int:
@@ -84,14 +85,14 @@ def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
 
 
 def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
-    """How every run is decoded; each as it was trained, on raw or normalized scores."""
+    """The searches that a run is decoded with, on raw or normalized scores as it was trained."""
     own = config.select
     hard: dict[str, Search] = {"greedy": own.to(Greedy), "beam": own.to(Beam, k=3)}
     return hard | ({"soft": own.to(SoftBeamSearch, k=3)} if kind == "tagging" else {})
 
 
 def compute(cell: Training, out: Path) -> Result:
-    """Train, or find trained; decode dev and test with every search."""
+    """Train a cell's run, or find it trained, and decode dev and test with every search."""
     plan, start = runs(cell.preset)[cell.run], cell.start
     warm = None if start is None else str(start.folder(out))
     config = replace(plan.config, seed=cell.seed, warm_start=warm)
@@ -103,10 +104,10 @@ def compute(cell: Training, out: Path) -> Result:
     decodes: dict[str, Any] = {}
     for split in SPLITS:
         for name, search in searches(kind, config).items():
-            found, outputs = evaluate_outputs(
+            values, outputs = evaluate_outputs(
                 loaded.model, decoded(cell.preset, corpus, split), kind, loaded.codecs, search
             )
-            decodes[f"{split} {name}"] = found
+            decodes[f"{split} {name}"] = values
             write_text(outputs_path(folder, f"{split} {name}"), json.dumps(outputs))
     parts = {"train": corpus.split("train")[:PROBED], "dev": decoded(cell.preset, corpus, "dev")}
     normalizers = {
@@ -132,5 +133,5 @@ def has_outputs(cell: Training, decode: str, out: Path) -> bool:
 def outputs_of(cell: Training, decode: str, out: Path) -> list[list[str]]:
     """What a finished cell decoded."""
     text = outputs_path(cell.folder(out), decode).read_text(encoding="utf-8")
-    found: list[list[str]] = json.loads(text)
-    return found
+    outputs: list[list[str]] = json.loads(text)
+    return outputs

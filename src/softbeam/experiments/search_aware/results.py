@@ -1,4 +1,4 @@
-"""Tables 3.1 to 5.6 of finished runs: their figures, and verdicts on what is claimed of them."""
+"""Records of Tables 3.1 to 5.6: rows of finished runs, and verdicts on the claims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
 from softbeam.training.significance import crossed_interval, sentence_gaps
 
 Done = Mapping[Training, Result]
-DRAWS = 10_000  # ends of intervals are then known to about a hundredth of their width
+DRAWS = 10_000  # gives the ends of intervals to about a hundredth of their width
 
 
 def make(what: str, order: Order) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def make(what: str, order: Order) -> dict[str, Any]:
         name: {column: judge.figures(value) for column, value in row.items()}
         for name, row in table.rows.items()
     }
-    found = [judge.verdict(claim, table) for claim in table.claims]
+    claims = [judge.verdict(claim, table) for claim in table.claims]
     title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset})"
     shown = table_text(rows, table.published, table.digits)
     return {
@@ -51,9 +51,9 @@ def make(what: str, order: Order) -> dict[str, Any]:
         "rows": rows,
         "published": dict(table.published),
         "digits": dict(table.digits),
-        "claims": found,
+        "claims": claims,
         "cells": records(done.items(), order.folder),
-        "text": "\n".join([title, "", shown, "", *map(claim_text, found)]).rstrip(),
+        "text": "\n".join([title, "", shown, "", *map(claim_text, claims)]).rstrip(),
     }
 
 
@@ -68,7 +68,7 @@ def finish(tables: Sequence[str], order: Order) -> Done:
 
 
 def runs_of(table: Table) -> list[str]:
-    """The runs of a table and of its claims, each once."""
+    """The names of the runs behind a table and its claims, each once."""
     places = [place for c in table.claims for place in (c.better, c.worse, *(c.than or ()))]
     shown = [value for row in table.rows.values() for value in row.values()]
     return list(dict.fromkeys(value.run for value in [*shown, *map(table.value, places)]))
@@ -76,7 +76,7 @@ def runs_of(table: Table) -> list[str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """Figures and outputs of finished runs, and what they say of claims."""
+    """Judge claims by the metrics and outputs of finished runs."""
 
     done: Done
     preset: str
@@ -84,14 +84,14 @@ class Judge:
     folder: Path
 
     def figures(self, value: Value) -> list[float | None]:
-        """Of every seed."""
+        """A value of the table for every seed."""
         return [at(self.done[cell], value.path) for cell in self.cells(value.run)]
 
     def cells(self, run: str) -> list[Training]:
         return [training(self.preset, run, seed) for seed in self.seeds]
 
     def verdict(self, claim: Claim, table: Table) -> Judged:
-        """By the seeds and, where figures are made of outputs, also by the sentences."""
+        """Judge a claim by the seeds and, if its values come from outputs, by the sentences."""
         values = [table.value(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
         figures = zip(*(self.figures(value) for value in values), strict=True)
         signed = [[x or 0.0 for x in by_seed] for by_seed in figures]
@@ -104,17 +104,17 @@ class Judge:
         )
 
     def tested(self, values: Sequence[Value]) -> dict[str, Any] | None:
-        """A paired bootstrap over seeds and sentences, of a difference or of two of them.
+        """A paired bootstrap over seeds and sentences, of a difference or of two differences.
 
-        None if sentences do not make up the figures, or if the outputs are no longer there: a
-        folder may have lost its runs and kept their results.
+        None if the values are not made of sentences, or if the outputs are missing: a folder may
+        have lost its runs and kept their results.
         """
         sides = [self.by_sentence(value) for value in values]
         gaps, rngs = [], []
         for ours, theirs in zip(sides[::2], sides[1::2], strict=True):
             if ours is None or theirs is None or ours[0].metric != theirs[0].metric:
                 return None
-            a, b = ([one.scores for one in side] for side in (ours, theirs))
+            a, b = ([seed.scores for seed in side] for side in (ours, theirs))
             rngs.append(np.random.default_rng(len(a[0])))  # a test set has its own draws
             statistic = ours[0].statistic
             gaps.append(sentence_gaps(a, b, rngs[-1], samples=DRAWS, statistic=statistic))
@@ -122,20 +122,20 @@ class Judge:
         return crossed_interval(difference[:, 1:], rngs[0])
 
     def by_sentence(self, value: Value) -> list[Scored] | None:
-        """What a figure of every seed is made of, if it is made of outputs that are there."""
+        """The sentence scores behind a value, for every seed; None if there are none."""
         if value.path[0] != "decodes":
             return None
         decode, *path = map(str, value.path[1:])
         cells = self.cells(value.run)
         if not all(has_outputs(cell, decode, self.folder) for cell in cells):
             return None
-        found = [counted(path, cell, decode, self.folder) for cell in cells]
-        known = [one for one in found if one is not None]
-        return known if len(known) == len(found) else None
+        by_seed = [scores_at(path, cell, decode, self.folder) for cell in cells]
+        scores = [scored for scored in by_seed if scored is not None]
+        return scores if len(scores) == len(by_seed) else None
 
 
-def counted(path: Sequence[str], cell: Training, decode: str, folder: Path) -> Scored | None:
-    """The figure at a path of what was decoded, from its sentences; None if it is not of those."""
+def scores_at(path: Sequence[str], cell: Training, decode: str, folder: Path) -> Scored | None:
+    """The sentence scores behind the value at a path; None if sentences do not make it up."""
     whole = sentence_scores(cell, decode, folder)
     match whole.metric, *path:
         case metric, name if name == metric:
@@ -152,13 +152,13 @@ def counted(path: Sequence[str], cell: Training, decode: str, folder: Path) -> S
 
 
 def source_lengths(cell: Training, decode: str) -> list[int]:
-    """Of the sentences that a run decoded."""
+    """Source lengths of the sentences that a run decoded."""
     return [len(source) for source in decoded_problems(cell.preset, cell.run, decode).sources]
 
 
 @cache
 def sentence_scores(cell: Training, decode: str, folder: Path) -> Scored:
-    """What a finished run decoded, sentence by sentence."""
+    """The scores of a finished run's outputs, sentence by sentence."""
     references = decoded_problems(cell.preset, cell.run, decode).references
     kind = runs(cell.preset)[cell.run].config.data.kind
     return scored(kind, references, outputs_of(cell, decode, folder))

@@ -1,4 +1,4 @@
-"""Tables 3.1 to 5.6: which figures of which runs, what was published, what is claimed of them."""
+"""Tables 3.1 to 5.6: the values of runs that they show, the published values, and the claims."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,29 +7,29 @@ from typing import Any, NamedTuple
 
 
 class Value(NamedTuple):
-    """A figure of a run: names and numbers that lead to it in the result."""
+    """A value in a run's result: the names and numbers that lead to it."""
 
     run: str
     path: tuple[str | int, ...]
 
 
 class Place(NamedTuple):
-    """A figure of the table."""
+    """A value of the table, by row and column."""
 
     row: str
     column: str
 
 
 class Claim(NamedTuple):
-    """The first figure is better than the second.
+    """The claim that one value is larger than another.
 
     Args:
-        text: what is claimed.
-        source: where.
-        better: should be the larger one; of the table, or of any run.
-        worse: the other.
-        than: by more than the first of these two is above the second.
-        within: they differ by at most so much, whichever is larger.
+        text: the claim.
+        source: where it is stated.
+        better: the value that should be larger, of the table or of any run.
+        worse: the value that should be smaller.
+        than: two further values; better - worse should exceed the first minus the second.
+        within: the largest difference of the two values, of either sign, if a small one is claimed.
     """
 
     text: str
@@ -42,13 +42,15 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of figures, the same as published (on other data), and the claims."""
+    """Rows of values, the published values (on other data), and the claims."""
 
     title: str
     rows: Mapping[str, Mapping[str, Value]]
     published: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
-    digits: Mapping[str, int] = field(default_factory=dict)  # of a column; 2 if not given
+    digits: Mapping[str, int] = field(
+        default_factory=dict
+    )  # decimal places of a column; 2 if not given
 
     def value(self, place: Place | Value) -> Value:
         return place if isinstance(place, Value) else self.rows[place.row][place.column]
@@ -173,16 +175,16 @@ CE, MORE, HINGE, BEST_LOSS = (
 )
 GREEDY, BEAM, SOFT = "greedy test", "hard beam test", "soft beam test"
 SEC_4_6 = "thesis, Sec. 4.6"
-POINT = 1.0  # ours, for "we did not observe a large difference"
+POINT = 1.0  # our reading of "we did not observe a large difference"
 
 
 def beats(text: str, a: str, b: str, source: str = SEC_4_6) -> Claim:
-    """With hard beam search on test."""
+    """The claim that row a beats row b with hard beam search on test."""
     return Claim(text, source, Place(a, BEAM), Place(b, BEAM))
 
 
 def search_claims() -> list[Claim]:
-    """What the text says of both tasks."""
+    """The claims that the thesis makes of both tasks."""
     near = f"soft decoding is within {POINT:g} point of hard decoding, direct loss"
     return [
         Claim(
@@ -299,7 +301,7 @@ def table_5_1() -> Table:
             ),
             *(
                 Claim(
-                    f"{task}: it is within 1.5 points of cross-entropy",  # 1.4 and 1.0 in print
+                    f"{task}: it is within 1.5 points of cross-entropy",  # thesis: 1.4, 1.0
                     "thesis, Sec. 5.3",
                     Place(f"{task}, self-normalized", "quality"),
                     Place(f"{task}, cross-entropy", "quality"),
@@ -312,7 +314,12 @@ def table_5_1() -> Table:
 
 
 def start_rows(groups: Mapping[str, tuple[str, str]], runs_of: Mapping[str, str]) -> Any:
-    """Rows of Tables 5.2 to 5.4; `groups`: columns to (group, metric), `runs_of`: roles to runs."""
+    """Rows of Tables 5.2 to 5.4.
+
+    Args:
+        groups: the group of runs and the metric of each column.
+        runs_of: the run of each role (start, local, global).
+    """
     rows = {
         "pretrain-greedy": ("start", "dev greedy"),
         "pretrain-beam": ("start", "dev beam"),
@@ -378,7 +385,7 @@ def table_5_2() -> Table:
 
 
 def table_5_3() -> Table:
-    """With the rows of Table 5.2, since the text compares both starts."""
+    """Table 5.3 with the rows of Table 5.2, since the thesis compares both starts."""
     uni, other = "unidirectional", "{}, cross-entropy start".format
     rows = start_rows(CCG, {"start": "sn", "local": "sn-local", "global": "sn-global"})
     return Table(
@@ -443,7 +450,7 @@ def table_5_4() -> Table:
             better("global training improves on its start", own, GLOBAL, START),
             better("global training beats local training", own, GLOBAL, LOCAL),
             Claim(
-                "it is within 0.5 BLEU of local training after cross-entropy",  # 0.01 in print
+                "it is within 0.5 BLEU of local training after cross-entropy",  # 0.01 in the thesis
                 SEC_5_5,
                 Place(GLOBAL, own),
                 Place(LOCAL, regular),
@@ -489,7 +496,7 @@ def table_5_5() -> Table:
 
 
 def table_5_6() -> Table:
-    """Few sentences of Multi30k have over 20 words: the thesis's first bucket is three of ours."""
+    """Table 5.6, with three buckets up to 20 words: few sentences of Multi30k have more."""
     shown = {"up to 10": 0, "11-15": 1, "16-20": 2, "21-30": 3}
     columns: dict[str, tuple[str | int, ...]] = {
         name: ("bleu_by_source_length", place, "score") for name, place in shown.items()
