@@ -8,7 +8,7 @@ from typing import Literal
 
 from softbeam.cli.parser import parser, say_json, whole_numbers
 from softbeam.cli.worker import worker_arguments, workers_of
-from softbeam.errors import UserError, limited
+from softbeam.errors import limited
 
 
 def demo(words: list[str]) -> int:
