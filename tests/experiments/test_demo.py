@@ -1,9 +1,13 @@
 """The demo's parts, small; the whole of it is run with networking blocked elsewhere."""
 
+import io
+import shlex
+
 import pytest
 import torch
 
-from softbeam.experiments.demo import demo, listed, sampled, telling
+from softbeam.cli import main
+from softbeam.experiments.demo import Size, conclusions, demo, listed, sampled, what_next
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
@@ -35,19 +39,46 @@ def test_the_exact_sampler_finds_the_mean_and_the_other_does_not():
 
 
 @pytest.mark.slow
-def test_the_whole_story(tmp_path, capsys):
-    rows = demo(tmp_path / "demo", words=400, quiet=True)
-    assert [row.get("training", row.get("sampler")) for row in rows] == [
-        "cross-entropy",
-        "more cross-entropy",
-        "scheduled sampling",
-        "soft beam, local",
-        "soft beam, global",
-        "all texts listed",
-        "Metropolis-Hastings",
-        "degenerate Gibbs",
-    ]
+def test_the_whole_story(tmp_path, capsys, monkeypatch):
+    size = Size(words=400, tokens=500, epochs=1, chains=60, sweeps=30)
+    tables = demo(tmp_path / "the demo", size=size, quiet=True)
+    trained = ["cross-entropy", "more cross-entropy", "scheduled sampling"]
+    trained += ["soft beam, local", "soft beam, global"]
+    assert [row["training"] for row in tables["accuracy"]] == trained
+    assert [row["training"] for row in tables["differences"]] == trained[2:]
+    samplers = ["all texts listed", "Metropolis-Hastings", "degenerate Gibbs"]
+    assert [row["sampler"] for row in tables["sampling"]] == samplers
     said = capsys.readouterr().out
-    assert all(f"- {line}" in said for line in telling(rows[:5], rows[5:]))
-    page = (tmp_path / "demo" / "report.html").read_text()
+    assert all(f"- {line}" in said for line in conclusions(tables))
+    page = (tmp_path / "the demo" / "report.html").read_text()
+    assert all(name in page for name in (*trained, *samplers))  # both halves
     assert "Soft beams" in page and "Alpha of the relaxation" in page
+    commands = what_next(tmp_path / "the demo")
+    assert all(command in said for command in commands)
+    decode, evaluate, train, sample, report = map(shlex.split, commands)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"knowledge\n")))
+    assert main(decode[decode.index("softbeam") + 1 :]) == 0
+    assert len(capsys.readouterr().out.split()) == len("knowledge")
+    assert main(evaluate[1:]) == 0
+    row, shown = tables["differences"][-1]["both raw"], capsys.readouterr().out
+    assert f"{row['difference']:.4g}" in shown
+    assert main([*train[1:], "--print_config"]) == 0  # what would be downloaded is left out
+    assert sample[:2] == ["softbeam", "sample"] and report[:2] == ["softbeam", "report"]
+
+
+def test_a_gain_is_claimed_only_if_its_interval_is_above_zero():
+    def rows(low: float, high: float) -> dict:
+        found = {"difference": (low + high) / 2, "interval": (low, high)}
+        right = {"greedy": 1.0, "beam 3": 60.0, "beam 3 raw": 64.0, "words": 1.0, "words raw": 2.0}
+        trained = ("more cross-entropy", "soft beam, global")
+        sampled = {"energy": 5.0, "±": 0.1, "off": 1.0}
+        return {
+            "accuracy": [{"training": name} | right for name in trained],
+            "differences": [{"training": trained[1], "as trained": found, "both raw": found}],
+            "sampling": [sampled] * 3,
+        }
+
+    assert "no clear gain" in conclusions(rows(-1.0, 2.0))[1]
+    clear = conclusions(rows(1.0, 2.0))
+    assert "no clear gain" not in clear[1] and "+4.0 need no training" in clear[1]
+    assert "+1.5 [+1.0, +2.0]" in clear[0]

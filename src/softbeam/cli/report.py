@@ -2,29 +2,34 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from softbeam.cli.parser import parser, say_json
 from softbeam.cli.worker import worker_arguments, workers_of
-from softbeam.errors import UserError
+from softbeam.errors import UserError, limited
 
 
 def demo(words: list[str]) -> int:
-    """The whole story on packaged data in a few minutes: softbeam demo [--out runs/demo]"""
-    made = parser("demo", "Train small models on packaged data, compare greedy and beam, report.")
+    """The whole story on packaged data in a few minutes: softbeam demo [--quick]"""
+    made = parser("demo", "Train taggers for their search, sample a masked model, write a report.")
     made.add_argument("--out", type=str, default="runs/demo", help="folder for runs and report")
-    made.add_argument("--words", type=int, default=8000, help="dictionary words to train on")
+    made.add_argument("--quick", action="store_true", help="less data and training: a minute")
+    number = "dictionary words to train on; 8000 if not given, 4000 with --quick"
+    made.add_argument("--words", type=int | None, default=None, help=number)
     made.add_argument("--quiet", action="store_true", help="no progress")
-    made.add_argument("--json", action="store_true", help="the table as a last line of JSON")
+    made.add_argument("--json", action="store_true", help="the tables as a last line of JSON")
     parsed = made.parse_args(words)
-    if parsed.words < 1:
-        raise UserError(f"--words {parsed.words}: must be at least 1")
+    limited("--words", parsed.words, least=20)
+    from softbeam.experiments.demo import FULL, QUICK
     from softbeam.experiments.demo import demo as run
 
-    rows = run(Path(parsed.out), words=parsed.words, quiet=parsed.quiet)
+    size = QUICK if parsed.quick else FULL
+    size = replace(size, words=parsed.words or size.words)
+    tables = run(Path(parsed.out), size=size, quiet=parsed.quiet)
     if parsed.json:
-        say_json({"rows": rows, "report": str(Path(parsed.out) / "report.html")})
+        say_json(tables | {"report": str(Path(parsed.out) / "report.html")})
     return 0
 
 

@@ -75,7 +75,8 @@ def compare(
     task = trials[0].config.data
     references = problems(task.kind, task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
-    write_report([out], out / "report.html", title="comparison", table=[shown(r) for r in rows])
+    tables = {"Results": [shown(row) for row in rows]}
+    write_report([out], out / "report.html", title="comparison", tables=tables)
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 
 

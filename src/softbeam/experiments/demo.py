@@ -1,12 +1,15 @@
-"""The story on packaged data, in minutes: training for a search, and sampling without a decoder.
+"""Both halves of the library on packaged data, in minutes: training for a search, and sampling.
 
-A tagger that sees only the past of its input is trained by cross-entropy, and from there in five
-ways; a masked language model of short words is sampled by Metropolis-Hastings and by degenerate
-Gibbs, where all texts can be listed and the truth is known.
+A tagger says a word while it is typed: it labels each letter with the sounds it spells, and sees
+only the letters so far. From a cross-entropy start it is trained on in four ways, by as many
+updates each. A masked language model of short words is sampled by Metropolis-Hastings and by
+degenerate Gibbs; all its texts can be listed, so that the truth is known.
 """
 
+import shlex
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +20,11 @@ from rich.table import Table
 from torch import Generator, Tensor
 
 from softbeam.data.batches import pad
-from softbeam.data.tasks import Stress
+from softbeam.data.readers import Example
+from softbeam.data.tasks import LetterSounds, Stress
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
 from softbeam.errors import UserError
 from softbeam.models.masked import TransformerMlm
-from softbeam.models.specs import Lstm
 from softbeam.objectives.base import Objective
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
@@ -34,116 +37,214 @@ from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.proposals import MaskedConditionals
-from softbeam.schedules import Constant
-from softbeam.training.config import RunConfig, Search, Stage
-from softbeam.training.evaluation import evaluate
+from softbeam.schedules import Constant, Exponential
+from softbeam.training.config import RunConfig, Search
+from softbeam.training.evaluation import compare, evaluate_outputs, problems
 from softbeam.training.loop import train
 from softbeam.training.masked_lm import train_mlm
-from softbeam.training.recipes import stress
+from softbeam.training.recipes import letter_sounds
 from softbeam.training.runs import load_run
 from softbeam.types import Kernel, MaskedLM
-
-BEAM = 3
-START = "cross-entropy"
-SOFT = DirectLoss(k=BEAM)
-SECOND: dict[str, Objective] = {
-    "more cross-entropy": CrossEntropy(),
-    "scheduled sampling": ScheduledSampling(gold=Constant(value=0.75), gold_epochs=0),
-    "soft beam, local": SOFT,
-    "soft beam, global": replace(SOFT, normalize=False),
-}
-PHONEMES = 3  # of the words that are sampled: few enough to list all texts
-FEWEST = 5  # of such words to learn from
 
 Row = dict[str, Any]
 
 
-def demo(out: Path, *, words: int, quiet: bool) -> list[Row]:
-    """Train, decode, sample, print both tables, write the report, say what is most telling."""
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much the demo trains and samples.
+
+    Args:
+        words: dictionary words to train the taggers on.
+        tokens: padded letters in a batch of the first stage.
+        epochs: passes over the words in the second stage.
+        chains: independent chains of each sampler.
+        sweeps: passes of each chain over its text; the first third is burn-in.
+    """
+
+    words: int
+    tokens: int
+    epochs: int
+    chains: int
+    sweeps: int
+
+
+FULL = Size(words=8000, tokens=500, epochs=3, chains=300, sweeps=200)
+QUICK = Size(words=4000, tokens=400, epochs=2, chains=100, sweeps=60)
+
+BEAM = 3
+GREEDY, NORMALIZED, RAW = "greedy", f"beam {BEAM}", f"beam {BEAM} raw"
+SEARCHES = {
+    GREEDY: Search(),
+    NORMALIZED: Search(method="beam", beam=BEAM),
+    RAW: Search(method="beam", beam=BEAM, normalize=False),
+}
+START, MORE, GLOBAL = "cross-entropy", "more cross-entropy", "soft beam, global"
+SOFT = DirectLoss(k=BEAM, alpha=Exponential(start=2.0, growth=1.4))
+SECOND: dict[str, Objective] = {
+    MORE: CrossEntropy(),
+    "scheduled sampling": ScheduledSampling(
+        feedback="hard_argmax", gold=Constant(value=0.0), gold_epochs=0
+    ),
+    "soft beam, local": SOFT,
+    GLOBAL: replace(SOFT, normalize=False),
+}
+RAW_MEANS = f"""\
+raw: the beam adds up scores before the softmax, as the training of {GLOBAL!r} does;
+otherwise it adds up log-probabilities. Greedy search does the same with both."""
+SAMPLED_WORDS = 8000  # dictionary words, from which the masked language model has the short ones
+PHONEMES = 3  # of those: few enough to list all texts
+FEWEST = 5  # of those to learn from
+
+
+def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
+    """Train, decode and sample; print and write the tables; say what they show and what to do next.
+
+    Returns the rows of the tables `accuracy`, `differences` and `sampling`.
+    """
     analysis_charts.require(out)
     started = time.monotonic()
-    short = short_words(words)
-    tagged = taggers(out, words, quiet)
-    sampled = samplers(short, quiet)
-    show("stress of English words, test split: accuracy in percent", tagged)
-    show(f"words of {PHONEMES} phonemes: mean energy, with its standard error", sampled)
-    page = write_report([out], out / "report.html", title="softbeam demo", table=tagged)
-    for line in telling(tagged, sampled):
+    short = short_words()
+    test = LetterSounds(words=size.words).load().split("test")
+    decoded = decode_all(out, size, test, quiet)
+    rows = {
+        "accuracy": [accuracy(name, outputs) for name, outputs in decoded.items()],
+        "differences": differences(decoded, test),
+        "sampling": samplers(short, size, quiet),
+    }
+    tables = {
+        f"Say a word while it is typed: letters right, and whole words right, in percent of "
+        f"{len(test):,} test words": rows["accuracy"],
+        f"Points of letters right above {MORE!r}, with 95 % intervals over test words": [
+            {k: v if isinstance(v, str) else with_interval(v) for k, v in row.items()}
+            for row in rows["differences"]
+        ],
+        f"Sample words of {PHONEMES} phonemes: mean energy, its standard error, and how many "
+        "standard errors it is off": rows["sampling"],
+    }
+    for title, table in tables.items():
+        show(title, table)
+    page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
+    print(RAW_MEANS)
+    for line in conclusions(rows):
         print(f"- {line}")
-    print(f"report: {page}  ({clock(time.monotonic() - started)})")
-    return [*tagged, *sampled]
+    print(f"report: {page}  ({clock(time.monotonic() - started)})", "what next:", sep="\n")
+    for line in what_next(out):
+        print(f"  {line}")
+    return rows
 
 
 # Training for a search
 
 
-def taggers(out: Path, words: int, quiet: bool) -> list[Row]:
-    """The start and what follows it, each decoded greedily and with a beam as it was trained."""
-    base = stress()
+class Decoded(NamedTuple):
+    """What a search gives on the test words: figures, and the labels of each word."""
+
+    metrics: dict[str, Any]
+    outputs: list[list[str]]
+
+
+def decode_all(
+    out: Path, size: Size, test: Sequence[Example], quiet: bool
+) -> dict[str, dict[str, Decoded]]:
+    """Train the start and what follows it; decode the test words with each search."""
+    recipe = letter_sounds()
     start = replace(
-        base,
-        data=Stress(words=words),
-        model=Lstm(encoder="uni", embedding=64, hidden=64),
+        recipe,
+        data=LetterSounds(words=size.words),
+        pretrain=replace(recipe.pretrain, tokens=size.tokens),
+        finetune=replace(recipe.finetune, epochs=size.epochs),
         log_every=5,
     )
-    rows = []
-    for name, config in {
-        START: start,
-        **{n: second(start, o, out) for n, o in SECOND.items()},
-    }.items():
+    configs = {START: start} | {n: second_stage(start, o, out) for n, o in SECOND.items()}
+    decoded = {}
+    for name, config in configs.items():
         if not quiet:
-            print(f"{name}, {words:,} words", flush=True)
-        folder = out / name.replace(", ", "-").replace(" ", "-")
+            print(f"{name}, {size.words:,} words", flush=True)
+        folder = folder_of(out, name)
         train(config, folder, quiet=quiet)
-        rows.append({"training": name} | decoded(folder))
-    return rows
+        loaded = load_run(folder)
+        decoded[name] = {
+            named: Decoded(
+                *evaluate_outputs(loaded.model, test, config.data.kind, loaded.codecs, search)
+            )
+            for named, search in SEARCHES.items()
+        }
+    return decoded
 
 
-def second(start: RunConfig, objective: Objective, out: Path) -> RunConfig:
-    """Two more epochs from the start's weights."""
-    stage = Stage(objective=objective, epochs=2, lr=1e-3, schedule="linear")
+def second_stage(start: RunConfig, objective: Objective, out: Path) -> RunConfig:
+    """Set up a second stage from the start's weights, the same for every objective."""
     raw = isinstance(objective, DirectLoss) and not objective.normalize
-    select = Search(method="beam", beam=BEAM, normalize=not raw)
-    return replace(start, finetune=stage, warm_start=str(out / START), select=select)
+    return replace(
+        start,
+        finetune=replace(start.finetune, objective=objective),
+        warm_start=str(folder_of(out, START)),
+        select=SEARCHES[RAW if raw else NORMALIZED],
+    )
 
 
-def decoded(folder: Path) -> Row:
-    loaded = load_run(folder)
-    examples = loaded.config.data.load().split("test")
-    normalize = loaded.config.select.normalize
-    searches = {
-        "greedy": Search(normalize=normalize),
-        f"beam {BEAM}": Search(method="beam", beam=BEAM, normalize=normalize),
-    }
-    kind = loaded.config.data.kind
-    return {
-        name: evaluate(loaded.model, examples, kind, loaded.codecs, search)["accuracy"]
-        for name, search in searches.items()
-    }
+def folder_of(out: Path, name: str) -> Path:
+    """Return the folder of the run of this name."""
+    return out / name.replace(", ", "-").replace(" ", "-")
+
+
+def accuracy(name: str, decoded: Mapping[str, Decoded]) -> Row:
+    """Make the row of a training: letters right by search, then whole words right by beam."""
+    words = {NORMALIZED: "words", RAW: "words raw"}
+    return (
+        {"training": name}
+        | {search: found.metrics["accuracy"] for search, found in decoded.items()}
+        | {title: decoded[k].metrics["sequence_accuracy"] for k, title in words.items()}
+    )
+
+
+def differences(decoded: Mapping[str, Mapping[str, Decoded]], test: Sequence[Example]) -> list[Row]:
+    """Compare each second stage with more cross-entropy by a paired bootstrap over test words.
+
+    `as trained`: each with the scores that it was trained for; `both raw`: both with raw scores.
+    """
+    references = problems(LetterSounds.kind, test).references
+
+    def above(name: str, search: str, other: str) -> Row:
+        ours, theirs = decoded[name][search].outputs, decoded[MORE][other].outputs
+        return compare(LetterSounds.kind, references, ours, theirs)
+
+    return [
+        {
+            "training": name,
+            "as trained": above(name, RAW if name == GLOBAL else NORMALIZED, NORMALIZED),
+            "both raw": above(name, RAW, RAW),
+        }
+        for name in SECOND
+        if name != MORE
+    ]
 
 
 # Sampling without a decoder
 
 
 class Chains(NamedTuple):
-    """Mean energy of independent chains, and how sure it is."""
+    """Mean energy of independent chains, and its standard error."""
 
     mean: float
     error: float
 
 
-def short_words(words: int) -> list[tuple[str, ...]]:
-    """The words of three phonemes among so many of the dictionary; few of them are refused."""
-    examples = Stress(words=words).load().split("train")
-    found = sorted({e.source for e in examples if len(e.source) == PHONEMES})
-    if len(found) < FEWEST:
-        has = f"{len(found)} words of {PHONEMES} phonemes are among them, and {FEWEST} are needed"
-        raise UserError(f"--words {words}: {has}")
-    return found
+def short_words() -> list[tuple[str, ...]]:
+    """Return the distinct words of three phonemes in a sample of the dictionary.
+
+    Raises UserError if they are too few to learn from.
+    """
+    examples = Stress(words=SAMPLED_WORDS).load().split("train")
+    short = sorted({e.source for e in examples if len(e.source) == PHONEMES})
+    if len(short) < FEWEST:
+        needed = f"the demo needs {FEWEST}"
+        raise UserError(f"{len(short)} words of the dictionary have {PHONEMES} phonemes: {needed}")
+    return short
 
 
-def samplers(texts: list[tuple[str, ...]], quiet: bool) -> list[Row]:
-    """The truth by listing all texts, and two samplers with the same model and proposals."""
+def samplers(texts: list[tuple[str, ...]], size: Size, quiet: bool) -> list[Row]:
+    """Compare the true mean energy with two samplers of the same model and proposals."""
     if not quiet:
         print(f"a masked language model of words of {PHONEMES} phonemes", flush=True)
     mlm = phoneme_mlm(texts)
@@ -153,16 +254,16 @@ def samplers(texts: list[tuple[str, ...]], quiet: bool) -> list[Row]:
         "Metropolis-Hastings": fast_metropolis_hastings(energy, propose),
         "degenerate Gibbs": degenerate_gibbs(propose, energy),
     }
-    found = {name: sampled(mlm, kernel) for name, kernel in kernels.items()}
     rows: list[Row] = [{"sampler": "all texts listed", "energy": truth, "±": 0.0, "off": 0.0}]
-    for name, chains in found.items():
+    for name, kernel in kernels.items():
+        chains = sampled(mlm, kernel, chains=size.chains, sweeps=size.sweeps)
         off = abs(chains.mean - truth) / chains.error
         rows.append({"sampler": name, "energy": chains.mean, "±": chains.error, "off": off})
     return rows
 
 
 def phoneme_mlm(texts: list[tuple[str, ...]]) -> TransformerMlm:
-    """Trained on words of three phonemes."""
+    """Train a masked language model on words of three phonemes."""
     vocabulary = Vocabulary.build([list(text) for text in texts], specials=MASKED)
     numbers = {name: vocabulary.index[name] for name in MASKED}
     torch.manual_seed(1)
@@ -185,7 +286,7 @@ def phoneme_mlm(texts: list[tuple[str, ...]]) -> TransformerMlm:
 
 @torch.inference_mode()
 def listed(mlm: MaskedLM, energy: LocalEnergy) -> float:
-    """The mean energy under p(y) ~ exp(-E(y)), over all texts."""
+    """Return the mean energy under p(y) ~ exp(-E(y)), over all texts."""
     letters = mlm.allowed.nonzero()[:, 0]
     every: Int[Tensor, "texts time"] = torch.cartesian_prod(*[letters] * PHONEMES)
     values: Float[Tensor, " texts"] = torch.cat([energy(part) for part in every.split(5000)])
@@ -193,7 +294,8 @@ def listed(mlm: MaskedLM, energy: LocalEnergy) -> float:
 
 
 @torch.inference_mode()
-def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int = 300, sweeps: int = 200) -> Chains:
+def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int, sweeps: int) -> Chains:
+    """Run independent chains from random texts, and average the energy after burn-in."""
     rng = Generator().manual_seed(1)
     free = torch.ones(chains, PHONEMES, dtype=torch.bool)
     start = fill_randomly(torch.full(free.shape, mlm.pad_id), free, mlm.allowed, rng)
@@ -206,26 +308,47 @@ def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int = 300, sweeps: int = 2
 # What is shown
 
 
-def telling(tagged: list[Row], sampled: list[Row]) -> list[str]:
-    """The three numbers."""
-    by = {row["training"]: row for row in tagged}
-    beam = f"beam {BEAM}"
-    soft = max(("soft beam, local", "soft beam, global"), key=lambda name: by[name][beam])
-    plain = by["more cross-entropy"]
-    added = {name: by[name][beam] - by[name]["greedy"] for name in (soft, "more cross-entropy")}
-    exact, mh, gibbs = sampled
+def with_interval(found: Row) -> str:
+    """Print a difference with its interval: `+4.5 [+3.8, +5.1]`."""
+    low, high = found["interval"]
+    return f"{found['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def conclusions(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Say in sentences what the tables show of the soft beam and of the samplers."""
+    right = {row["training"]: row for row in rows["accuracy"]}
+    gain = next(row for row in rows["differences"] if row["training"] == GLOBAL)
+    free = right[MORE][RAW] - right[MORE][NORMALIZED]
+    unclear = "" if gain["both raw"]["interval"][0] > 0 else "; no clear gain"
+    _, mh, gibbs = rows["sampling"]
     return [
-        f"{soft}: {by[soft][beam] - plain[beam]:+.2f} points with a beam over as much more "
-        "cross-entropy",
-        f"what the beam adds to greedy search: {added[soft]:+.2f} points there, "
-        f"{added['more cross-entropy']:+.2f} after cross-entropy",
-        f"mean energy, {exact['energy']:.2f}: Metropolis-Hastings is {mh['off']:.1f} standard "
-        f"errors off, degenerate Gibbs {gibbs['off']:.1f}",
+        f"{GLOBAL}: {with_interval(gain['as trained'])} points above {MORE}, each decoded as it "
+        "was trained",
+        f"of these, {free:+.1f} need no training: {MORE} gains them when it is decoded with raw "
+        f"scores; with raw scores for both, {with_interval(gain['both raw'])}{unclear}",
+        f"whole words right, both raw: {right[GLOBAL]['words raw']:.1f} % after {GLOBAL}, "
+        f"{right[MORE]['words raw']:.1f} % after {MORE}",
+        f"mean energy: Metropolis-Hastings is {mh['off']:.1f} standard errors off the truth, "
+        f"degenerate Gibbs {gibbs['off']:.1f}",
     ]
 
 
-def show(title: str, rows: list[Row]) -> None:
-    table = Table(title=title)
+def what_next(out: Path) -> list[str]:
+    """List commands to go on with; those after the first two download data or a model."""
+    best, other = (shlex.quote(str(folder_of(out, name))) for name in (GLOBAL, MORE))
+    search = f"--search beam --beam {BEAM} --normalize false"
+    return [
+        f"echo knowledge | softbeam decode {best} --input - {search}",
+        f"softbeam evaluate {best} --split test {search} --against {other}",
+        "softbeam train ccg --model.encoder uni --objective direct-loss --beam 3 --out runs/ccg",
+        "softbeam sample --mlm sapiens-vh --text 'EVQLVESGGG[MASK][MASK]QPGG' --out vh.jsonl",
+        "softbeam report runs/ccg vh.jsonl --out report.html",
+    ]
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Print rows as a table."""
+    table = Table(title=title, title_justify="left")
     for name, value in rows[0].items():
         table.add_column(name, justify="right" if isinstance(value, float) else "left")
     for row in rows:

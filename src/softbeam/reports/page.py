@@ -6,7 +6,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -45,14 +45,14 @@ def write_report(
     out: Path,
     *,
     title: str = "softbeam",
-    table: Sequence[Any] = (),
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     beams: int = 1,
     sentences: Sequence[int] = (),
 ) -> Path:
     """The page about all that is at the paths; text in it is escaped. Returns its path.
 
     Args:
-        table: rows of figures, shown first.
+        tables: rows of figures by the title of their table, shown first.
         beams: how many runs get pictures of their soft beam.
         sentences: of dev, whose beams are drawn, from 1; a few short ones if not given.
     """
@@ -65,7 +65,7 @@ def write_report(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title,
-        table=list(table),
+        tables=tables or {},
         records=records,
         several=len({record["folder"] for record in records}) > 1,
         totals=verdict_counts(claim for record in records for claim in record["claims"]),
