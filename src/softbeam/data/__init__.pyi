@@ -32,6 +32,9 @@ from .tasks import (
     GraphemeToPhoneme as GraphemeToPhoneme,
 )
 from .tasks import (
+    LetterSounds as LetterSounds,
+)
+from .tasks import (
     NamedEntities as NamedEntities,
 )
 from .tasks import (

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.reports import analysis_charts
-from softbeam.reports.page import write_report
+from softbeam.reports.page import ResultTable, write_report
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training.config import RunConfig, Stage, to_json
 from softbeam.training.evaluation import LOWER_IS_BETTER, evaluate_outputs, main_metric, problems
@@ -75,7 +75,7 @@ def compare(
     task = trials[0].config.data
     references = problems(task.kind, task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
-    tables = {"Results": [shown(row) for row in rows]}
+    tables = [ResultTable("Results", [shown(row) for row in rows])]
     write_report([out], out / "report.html", title="comparison", tables=tables)
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 

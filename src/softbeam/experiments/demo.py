@@ -30,7 +30,7 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports import analysis_charts
-from softbeam.reports.page import write_report
+from softbeam.reports.page import ResultTable, write_report
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run
 from softbeam.sampling.energies import LocalEnergy
@@ -88,9 +88,6 @@ SECOND: dict[str, Objective] = {
     "soft beam, local": SOFT,
     GLOBAL: replace(SOFT, normalize=False),
 }
-RAW_MEANS = f"""\
-raw: the beam adds up scores before the softmax, as the training of {GLOBAL!r} does;
-otherwise it adds up log-probabilities. Greedy search does the same with both."""
 SAMPLED_WORDS = 8000  # dictionary words, from which the masked language model has the short ones
 PHONEMES = 3  # of those: few enough to list all texts
 FEWEST = 5  # of those to learn from
@@ -111,20 +108,10 @@ def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
         "differences": differences(decoded, test),
         "sampling": samplers(short, size, quiet),
     }
-    tables = {
-        f"Say a word while it is typed: letters right, and whole words right, in percent of "
-        f"{len(test):,} test words": rows["accuracy"],
-        f"Points of letters right above {MORE!r}, with 95 % intervals over test words": [
-            {k: v if isinstance(v, str) else with_interval(v) for k, v in row.items()}
-            for row in rows["differences"]
-        ],
-        f"Sample words of {PHONEMES} phonemes: mean energy, its standard error, and how many "
-        "standard errors it is off": rows["sampling"],
-    }
-    for title, table in tables.items():
-        show(title, table)
+    tables = tables_of(rows, len(test))
+    for table in tables:
+        show(table)
     page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
-    print(RAW_MEANS)
     for line in conclusions(rows):
         print(f"- {line}")
     print(f"report: {page}  ({clock(time.monotonic() - started)})", "what next:", sep="\n")
@@ -308,6 +295,34 @@ def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int, sweeps: int) -> Chain
 # What is shown
 
 
+def tables_of(rows: Mapping[str, Sequence[Row]], words: int) -> list[ResultTable]:
+    """Give the rows titles, and notes that explain their columns."""
+    return [
+        ResultTable(
+            "Training for a search: say a word while it is typed",
+            rows["accuracy"],
+            f"Percent of letters right by search, then of whole words right, among {words:,} test "
+            f"words. The tagger sees only the letters so far. Raw: the beam adds up scores before "
+            f"the softmax, as the training of {GLOBAL!r} does; otherwise, log-probabilities.",
+        ),
+        ResultTable(
+            f"How much more is right than after {MORE}",
+            [
+                {k: v if isinstance(v, str) else with_interval(v) for k, v in row.items()}
+                for row in rows["differences"]
+            ],
+            "Points of letters right, with 95 % intervals over test words (one seed); as many "
+            "updates each. As trained: each is decoded with the scores it was trained for.",
+        ),
+        ResultTable(
+            f"Sampling from a masked language model: words of {PHONEMES} phonemes",
+            rows["sampling"],
+            "Mean energy of the samples, its standard error, and by how many of these it is off "
+            "the truth, which is known as all texts can be listed.",
+        ),
+    ]
+
+
 def with_interval(found: Row) -> str:
     """Print a difference with its interval: `+4.5 [+3.8, +5.1]`."""
     low, high = found["interval"]
@@ -346,11 +361,12 @@ def what_next(out: Path) -> list[str]:
     ]
 
 
-def show(title: str, rows: Sequence[Row]) -> None:
-    """Print rows as a table."""
-    table = Table(title=title, title_justify="left")
-    for name, value in rows[0].items():
+def show(shown: ResultTable) -> None:
+    """Print a table with its title and note."""
+    table = Table()
+    for name, value in shown.rows[0].items():
         table.add_column(name, justify="right" if isinstance(value, float) else "left")
-    for row in rows:
+    for row in shown.rows:
         table.add_row(*(f"{v:.2f}" if isinstance(v, float) else v for v in row.values()))
-    Console().print(table)
+    for part in (f"\n{shown.title}", shown.note, table):
+        Console(highlight=False).print(part)
