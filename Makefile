@@ -10,7 +10,7 @@ ifneq ($(wildcard ../shared/data),)
 export SOFTBEAM_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test soak install check quick format bench docs clean
+.PHONY: demo test soak install check quick format bench docs wheel clean
 
 demo: install
 	$(BIN)/softbeam demo
@@ -31,7 +31,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,track,queue,bench,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,bench,dev,docs]'
 	test -n "$(SOFTBEAM_DATA)" || $(BIN)/softbeam data fetch cmudict # the demo's, so that it needs no network
 	touch $(STAMP)
 
@@ -51,8 +51,15 @@ docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 
+# What would be published, below dist; it is tried in an environment of its own.
+wheel: install
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	.ci/try_wheel $(BIN)/python $(TORCH)
+
 bench: install
 	$(BIN)/softbeam bench train --json
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build dist

@@ -149,7 +149,7 @@ def test_a_storage_that_cannot_be_used_is_one_sentence(case, monkeypatch, capsys
 def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
     monkeypatch.setattr("softbeam.errors.find_spec", lambda name: None)
     with pytest.raises(
-        MissingExtra, match=r"optuna is not installed: pip install 'softbeam\[queue"
+        MissingExtra, match=r"optuna is not installed: pip install 'softbeam\[cluster"
     ):
         opened(lite(tmp_path))
 

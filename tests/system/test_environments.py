@@ -34,7 +34,7 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
         TRIALS.replace("--try a", "--try cross-entropy"),
     ),
     "track": ("tensorboard", f"{TRAIN} --tensorboard true"),
-    "queue": (
+    "cluster": (
         "optuna",
         "worker --storage sqlite:///queue.db",
         "worker --submit 2 --storage sqlite:///queue.db",
@@ -55,10 +55,8 @@ def good(tmp_path_factory) -> Path:
 
 
 def test_every_extra_is_tried_here():
-    assert {*EXTRAS} == {*PROJECT["optional-dependencies"]} - {
-        "dev",
-        "docs",
-    }  # of those who work on it
+    for_developers = {"dev", "docs"}
+    assert {*EXTRAS, "all"} == {*PROJECT["optional-dependencies"]} - for_developers
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def queue_arguments(made: Any) -> None:
 def queue_of(parsed: Any) -> Queue | None:
     if parsed.storage is None:
         return None
-    need("optuna", "queue")
+    need("optuna", "cluster")
     return Queue(storage=parsed.storage, study=parsed.study, heartbeat=parsed.heartbeat)
 
 

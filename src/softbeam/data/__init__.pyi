@@ -14,6 +14,7 @@ from .readers import (
 from .tasks import (
     Corpus as Corpus,
     GraphemeToPhoneme as GraphemeToPhoneme,
+    LetterSounds as LetterSounds,
     NamedEntities as NamedEntities,
     Stress as Stress,
     Supertags as Supertags,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.reports.charts import require_charts
-from softbeam.reports.page import write_report
+from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training.config import RunConfig, Stage, to_json
@@ -78,7 +78,7 @@ def compare(
     task = trials[0].config.data
     references = problems(task.kind, task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
-    tables = {"Results": [readable(row) for row in rows]}
+    tables = [ResultTable("Results", [readable(row) for row in rows])]
     write_report([out], out / "report.html", title="comparison", tables=tables)
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 

@@ -28,7 +28,7 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.charts import require_charts
-from softbeam.reports.page import write_report
+from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run
@@ -88,9 +88,6 @@ SECOND: dict[str, Objective] = {
     "soft beam, local": SOFT,
     GLOBAL: replace(SOFT, normalize=False),
 }
-RAW_MEANS = f"""\
-raw: the beam adds up scores before the softmax, as the training of {GLOBAL!r} does;
-otherwise it adds up log-probabilities. Greedy search does the same with both."""
 SAMPLED_WORDS = 8000  # dictionary words, from which the masked language model has the short ones
 PHONEMES = 3  # of those: few enough to list all texts
 FEWEST = 5  # of those to learn from
@@ -111,20 +108,10 @@ def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
         "differences": differences(decoded, test),
         "sampling": samplers(short, size, quiet),
     }
-    tables = {
-        f"Say a word while it is typed: letters right, and whole words right, in percent of "
-        f"{len(test):,} test words": rows["accuracy"],
-        f"Points of letters right above {MORE!r}, with 95 % intervals over test words": [
-            {k: v if isinstance(v, str) else with_interval(v) for k, v in row.items()}
-            for row in rows["differences"]
-        ],
-        f"Sample words of {PHONEMES} phonemes: mean energy, its standard error, and how many "
-        "standard errors it is off": rows["sampling"],
-    }
-    for title, table in tables.items():
-        print(titled_rows(title, table))
+    tables = tables_of(rows, len(test))
+    for table in tables:
+        print(titled_rows(table.title, table.rows), table.note, "", sep="\n")
     page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
-    print(RAW_MEANS)
     for line in conclusions(rows):
         print(f"- {line}")
     print(f"report: {page}  ({clock(time.monotonic() - started)})", "what next:", sep="\n")
@@ -306,6 +293,34 @@ def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int, sweeps: int) -> Chain
 
 
 # What is shown
+
+
+def tables_of(rows: Mapping[str, Sequence[Row]], words: int) -> list[ResultTable]:
+    """Give the rows titles, and notes that explain their columns."""
+    return [
+        ResultTable(
+            "Training for a search: say a word while it is typed",
+            rows["accuracy"],
+            f"Percent of letters right by search, then of whole words right, among {words:,} test "
+            f"words. The tagger sees only the letters so far. Raw: the beam adds up scores before "
+            f"the softmax, as the training of {GLOBAL!r} does; otherwise, log-probabilities.",
+        ),
+        ResultTable(
+            f"How much more is right than after {MORE}",
+            [
+                {k: v if isinstance(v, str) else with_interval(v) for k, v in row.items()}
+                for row in rows["differences"]
+            ],
+            "Points of letters right, with 95 % intervals over test words (one seed); as many "
+            "updates each. As trained: each is decoded with the scores it was trained for.",
+        ),
+        ResultTable(
+            f"Sampling from a masked language model: words of {PHONEMES} phonemes",
+            rows["sampling"],
+            "Mean energy of the samples, its standard error, and by how many of these it is off "
+            "the truth, which is known as all texts can be listed.",
+        ),
+    ]
 
 
 def with_interval(found: Row) -> str:

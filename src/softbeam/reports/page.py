@@ -10,11 +10,12 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from softbeam.errors import UserError, need
+from softbeam.objectives.soft_beam import SoftBeamObjective
 from softbeam.reports.charts import lines_svg
 from softbeam.reports.records import figures, place, read_record
 from softbeam.reports.samples import chains
@@ -41,12 +42,20 @@ DRAWN |= {"metadata", "RDF", "Work", "type", "format", "creator", "Agent", "titl
 RECORDS = ("table-*.json", "figure-*.json")  # files that `reproduce` writes
 
 
+class ResultTable(NamedTuple):
+    """Rows of results under a title, with a note that explains the columns."""
+
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    note: str = ""
+
+
 def write_report(
     paths: Sequence[Path],
     out: Path,
     *,
     title: str = "softbeam",
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    tables: Sequence[ResultTable] = (),
     beams: int = 1,
     sentences: Sequence[int] = (),
 ) -> Path:
@@ -56,7 +65,7 @@ def write_report(
         paths: run folders, folders of runs or of `reproduce`, and files of samples (.jsonl).
         out: the file to write.
         title: title of the page.
-        tables: rows of results by the title of their table, shown first.
+        tables: tables of results, shown first.
         beams: how many runs get pictures of their soft beams.
         sentences: numbers, from 1, of the dev sentences whose beams are drawn; a few short ones if
             not given.
@@ -70,7 +79,7 @@ def write_report(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title,
-        tables=tables or {},
+        tables=tables,
         records=records,
         several=len({record["folder"] for record in records}) > 1,
         totals=verdict_counts(claim for record in records for claim in record["claims"]),
@@ -178,7 +187,7 @@ def drawn_beams(
 ) -> list[dict[str, Any]]:
     """Pictures of the soft beams of at most `most` runs; those trained with an alpha come first."""
     able = [run for run in runs if run["left_to_right"] and run["finished"]]
-    able.sort(key=lambda run: "alpha" not in run["schedules"])
+    able.sort(key=lambda run: (not run["soft_beam"], "alpha" not in run["schedules"]))
     beams = []
     for run in able[:most]:
         alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
@@ -211,12 +220,13 @@ def describe(folder: Path) -> dict[str, Any]:
     file = folder / "environment.json"
     types = {"command": list, "packages": dict, "files": dict}
     train = [r for r in rows if r["kind"] == "train"]
-    config = read_config(folder / CONFIG)
+    config, settings = read_config(folder / CONFIG), from_yaml(folder / CONFIG)
     return {
         "name": folder.name,
         "folder": folder,
         "finished": (folder / WEIGHTS).is_file(),
-        "left_to_right": from_yaml(folder / CONFIG).model.left_to_right,
+        "left_to_right": settings.model.left_to_right,
+        "soft_beam": any(isinstance(s.objective, SoftBeamObjective) for _, s in settings.stages),
         "schedules": schedules(train),
         "config": config,
         "summary": read_summary(folder),

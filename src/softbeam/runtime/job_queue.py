@@ -81,7 +81,7 @@ class Unable(UserError):
 
 def opened(queue: Queue) -> Open:
     """The queue, made if there is none of its name; or a sentence about its address."""
-    need("optuna", "queue")
+    need("optuna", "cluster")
     import optuna
     from sqlalchemy.exc import ArgumentError, DBAPIError
 
@@ -100,7 +100,7 @@ def opened(queue: Queue) -> Open:
         except ArgumentError as error:
             raise UserError(f"--storage {shown(queue.storage)}: {reason(error)}") from None
         except ImportError as error:
-            raise MissingExtra(f"the driver of {queue.storage.split(':')[0]}", "queue") from error
+            raise MissingExtra(f"the driver of {queue.storage.split(':')[0]}", "cluster") from error
         except DBAPIError as error:
             if not left:
                 raise unreachable(queue, error) from None

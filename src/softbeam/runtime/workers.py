@@ -48,7 +48,7 @@ def submit(
     worker: Worker, number: int, *, cluster: str, logs: Path, parameters: Mapping[str, Any]
 ) -> Sequence[Any]:
     """So many of them as jobs of one array, with what submitit's `update_parameters` knows."""
-    need("submitit", "queue")
+    need("submitit", "cluster")
     import submitit
 
     try:
