@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from models.test_lstm import examples
 from softbeam.cli.train import parse_run
 from softbeam.data.batches import collate
 from softbeam.data.tasks import Translation
@@ -27,6 +26,7 @@ from softbeam.training.loop import train
 from softbeam.types import Batch, FedDecoder
 from support import conformance
 from support.objective_toys import batch_of, call
+from support.small_data import examples
 from support.torch_layers import twins
 
 KINDS = [{}, {"norm_first": False, "layers": 1}]

@@ -73,7 +73,9 @@ def test_what_a_row_names_exists(row):
 
 
 def test_a_wrong_name_is_seen():
-    assert not is_there("test_nothing.py") and not is_there("search/test_relaxations.py::test_nothing")
+    assert not is_there("test_nothing.py") and not is_there(
+        "search/test_relaxations.py::test_nothing"
+    )
     for name in ("nothing", "search.nothing", "models.nothing.Nothing"):
         with pytest.raises((ImportError, AttributeError)):
             resolve(name)
