@@ -8,6 +8,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+from support.requirements import absent
+
 # Shapes promised in signatures are checked at run time in every module that handles tensors; the
 # readers of text promise none, and a check for each line makes them ten times slower.
 TENSORS = (
@@ -22,13 +24,6 @@ TENSORS = (
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)
-
-
-def absent(reason: str) -> None:
-    """Skip, saying why; where everything is required (CI), fail instead."""
-    if os.environ.get("SOFTBEAM_REQUIRE_ALL") == "1":
-        pytest.fail(f"required here: {reason}")
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

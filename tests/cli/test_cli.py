@@ -9,17 +9,7 @@ import pytest
 
 from softbeam.cli import COMMANDS, main
 from softbeam.training.recipes import RECIPES
-
-TAGS = {"the": "D", "a": "D", "dog": "N", "cat": "N", "runs": "V", "sleeps": "V"}
-SENTENCES = [
-    f"{d} {n} {v}" for d in ("the", "a") for n in ("dog", "cat") for v in ("runs", "sleeps")
-]
-
-
-def write_conll(path: Path, times: int) -> Path:
-    blocks = ["".join(f"{w}\t{TAGS[w]}\n" for w in s.split()) for s in SENTENCES * times]
-    path.write_text("\n".join(blocks))
-    return path
+from support.small_data import write_conll
 
 
 @pytest.fixture(scope="module")

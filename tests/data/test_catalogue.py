@@ -21,9 +21,9 @@ from pathlib import Path
 import pooch
 import pytest
 
-from conftest import absent
 from softbeam.data import catalogue, conversions, corpora
 from softbeam.errors import UserError
+from support.requirements import absent
 
 HELD = ["multi30k", "tatoeba-de-en", "wikineural-de", "germeval2014", "ccg-ewt", "wikitext2"]
 BY_PATH = ["conll2003-de", "ccgbank", "iwslt14-de-en", "wmt14-de-en", "wmt16-ro-en"]

@@ -16,7 +16,7 @@ from softbeam.runtime.grid import Workers
 from softbeam.runtime.job_queue import Queue
 from softbeam.training import many
 from softbeam.training.config import RunConfig, Stage
-from training.test_loop import write_tagging
+from support.small_data import write_tagging
 
 FIRST = ["--model.hidden", "6", "--model.embedding", "6", "--pretrain.epochs", "2"]
 FIRST += ["--pretrain.tokens", "40"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from softbeam.data.batches import Encoded, collate
+from softbeam.data.batches import collate
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Moment
@@ -14,6 +14,7 @@ from softbeam.search.soft.beam import REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.tensors import gather, mix
 from softbeam.types import Decoder, FusedDecoder
+from support.small_data import examples
 
 KINDS = [
     {"encoder": "uni", "attention": "fixed"},
@@ -26,15 +27,6 @@ KINDS = [
 def build(options: dict, seed: int = 0) -> Seq2Seq:
     torch.manual_seed(seed)
     return Seq2Seq(9, 7, embedding=5, hidden=6, **options).double().eval()
-
-
-def examples(lengths: list[int], seed: int = 0) -> list[Encoded]:
-    rng = torch.Generator().manual_seed(seed)
-
-    def draw(high: int, n: int) -> list[int]:
-        return torch.randint(1, high, (n,), generator=rng).tolist()
-
-    return [Encoded(draw(9, n), draw(7, n)) for n in lengths]
 
 
 @pytest.mark.parametrize("options", KINDS)

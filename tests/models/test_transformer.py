@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from models.test_lstm import examples
 from softbeam.cli.train import parse_run
 from softbeam.data.batches import collate
 from softbeam.data.tasks import Translation
@@ -27,6 +26,7 @@ from softbeam.training.searches import Beam
 from softbeam.types import Batch, FedDecoder
 from support import conformance
 from support.objective_toys import batch_of, call, rows_of
+from support.small_data import examples
 from support.torch_layers import twins
 
 KINDS = [{}, {"norm_first": False, "layers": 1}]

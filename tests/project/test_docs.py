@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 import softbeam
-from conftest import absent
 from softbeam.cli import COMMANDS
 from softbeam.experiments.bench import exact, score, soft_beam, train
 from softbeam.objectives import OBJECTIVES, energy
 from softbeam.objectives.base import Objective
 from softbeam.reports.verdicts import claim_text, judged
+from support.requirements import absent
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

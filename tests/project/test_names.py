@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import softbeam
-from conftest import absent
+from support.requirements import absent
 
 ROOT = Path(softbeam.__file__).parent
 

@@ -1,9 +1,7 @@
 """The page: complete, self-contained, escaped."""
 
-import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -11,26 +9,7 @@ from softbeam.errors import UserError
 from softbeam.reports.page import series, write_report
 from softbeam.reports.records import write_record
 from softbeam.reports.verdicts import claim_text, judged
-from softbeam.training.config import RunConfig, to_yaml
-
-EVIL = "<script>alert('x')</script>"
-
-
-def make_run(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(to_yaml(RunConfig()))
-    rows = [
-        {"kind": "train", "stage": "pretrain", "epoch": 0, "update": 50, "loss": 2.5},
-        {"kind": "train", "stage": "finetune", "epoch": 0, "update": 50, "loss": 1.5},
-        {"kind": "dev", "stage": "pretrain", "epoch": 0, "update": 80, "value": 61.0}
-        | {"metric": "accuracy"},
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    summary = {"metrics": {"accuracy": 61.04}, "epoch": 0, "parameters": 1234, "seconds": 3.5}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    facts = {"command": ["softbeam", EVIL], "commit": None, "python": "3", "packages": {}}
-    (folder / "environment.json").write_text(json.dumps(facts | {"files": {"train": EVIL}}))
-    return folder
+from support.report_folders import ALERT, write_run
 
 
 class Tags(HTMLParser):
@@ -43,15 +22,17 @@ class Tags(HTMLParser):
 
 
 def test_the_page_shows_runs_and_loads_nothing(tmp_path):
-    make_run(tmp_path / "runs" / "a")
-    make_run(tmp_path / "runs" / "b")
-    rows = [{"task": EVIL, "greedy": 61.04}]
-    page = write_report([tmp_path / "runs"], tmp_path / "report.html", table=rows).read_text()
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b")
+    rows = [{"task": ALERT, "greedy": 61.04}]
+    page = write_report(
+        [tmp_path / "runs"], tmp_path / "report.html", tables=[ResultTable("Results", rows)]
+    ).read_text()
     tags = Tags()
     tags.feed(page)
     names = [tag for tag, _ in tags.seen]
     assert names.count("svg") == 2 and names.count("details") == 2
-    assert "script" not in names and EVIL not in page and "&lt;script&gt;" in page
+    assert "script" not in names and ALERT not in page and "&lt;script&gt;" in page
     loaded = [
         a for _, a in tags.seen for key in ("src", "href") if str(a.get(key, "")).startswith("http")
     ]
@@ -61,7 +42,7 @@ def test_the_page_shows_runs_and_loads_nothing(tmp_path):
 
 
 def test_an_unfinished_run_is_shown_as_such(tmp_path):
-    folder = make_run(tmp_path / "a")
+    folder = write_run(tmp_path / "a")
     (folder / "summary.json").unlink()
     page = write_report([folder], tmp_path / "report.html").read_text()
     assert "not finished" in page

@@ -15,11 +15,10 @@ from softbeam.models.specs import Lstm
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.page import as_script, write_report
 from softbeam.reports.soft_beams import FAINT, FEW, layout, pictures, shortened
-from softbeam.reports.verdicts import judged
 from softbeam.training.loop import train
 from softbeam.training.recipes import stress
+from support.report_folders import TITLE, write_table_record
 
-EVIL = "</script><script>document.title = 'broken into'</script>"
 WATCH = """<script>window.failed = [];
 window.addEventListener("error", (event) => failed.push(event.message));
 console.error = (...words) => failed.push(words.join(" "));</script>"""
@@ -77,22 +76,13 @@ def run(tmp_path_factory) -> Path:
 def samples(path: Path) -> Path:
     """Two chains of one text; the first changes its second and third letter."""
     counts = {"proposals": 4, "accepted": 2, "repeated": 1, "novel": 1, "stuck": 0}
-    lines = [{"settings": {}, "texts": ["A"], "mlm": EVIL}]
-    for sweep, texts in enumerate((["ABCD", EVIL], ["AXYD", EVIL], ["AXYD", EVIL])):
+    lines = [{"settings": {}, "texts": ["A"], "mlm": TITLE}]
+    for sweep, texts in enumerate((["ABCD", TITLE], ["AXYD", TITLE], ["AXYD", TITLE])):
         for chain, text in enumerate(texts):
             row = {"index": 0, "chain": chain, "sweep": sweep, "phase": "sample", "text": text}
             lines.append(row | counts | {"energy": 3.0 + sweep + chain, "temperature": 1.0})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-def record(path: Path) -> None:
-    claim = judged(f"a beats {EVIL}", [1.0, 1.1, 1.2], source="here")
-    rows = {"start": {"dev": [1.0, 2.0]}, EVIL: {"dev": [3.0, None]}}
-    made = {"target": "table-5.3", "title": EVIL, "preset": "cpu", "seeds": [1, 2], "text": EVIL}
-    made |= {"rows": rows, "published": {"start": [9.5]}, "claims": [claim]}
-    made |= {"digits": {"dev": 1}, "repeated": EVIL}
-    path.write_text(json.dumps(made))
 
 
 def dumped(browser: str, page: Path) -> dict:
@@ -116,7 +106,7 @@ def dumped(browser: str, page: Path) -> dict:
 def test_the_page_works_in_a_browser(run, tmp_path, require_program):
     browser = require_program("chromium", "chromium-browser", "google-chrome")
     (tmp_path / "tables").mkdir()
-    record(tmp_path / "tables" / "table-5.3.json")
+    write_table_record(tmp_path / "tables" / "table-5.3.json")
     paths = [run, tmp_path / "tables", samples(tmp_path / "samples.jsonl")]
     page = write_report(paths, tmp_path / "report.html")
     found = dumped(browser, page)
@@ -126,17 +116,17 @@ def test_the_page_works_in_a_browser(run, tmp_path, require_program):
     assert found["first"].startswith("step 1, element 1: words")
     assert found["second"].startswith("step 1, element 2: words")
     assert found["lattices"] == [False, True, False, False], "the chosen sentence alone"
-    assert found["marked"] == ["X", "Y"] and found["other"] == EVIL
+    assert found["marked"] == ["X", "Y"] and found["other"] == TITLE
     assert found["output"] == "2 of 3, energy 5"
 
 
 def test_tables_have_published_figures_and_claims_their_verdicts(tmp_path):
-    record(tmp_path / "table-5.3.json")
+    write_table_record(tmp_path / "table-5.3.json")
     page = write_report([tmp_path], tmp_path / "report.html").read_text()
     assert '1.5 ±0.7<span class="printed">9.5</span>' in page and "3.0</td>" in page
     assert '<td class="reproduced">reproduced</td>' in page
-    assert EVIL not in page and "&lt;/script&gt;" in page
-    assert json.loads(as_script(EVIL)) == EVIL and "<" not in as_script(EVIL)
+    assert TITLE not in page and "&lt;/script&gt;" in page
+    assert json.loads(as_script(TITLE)) == TITLE and "<" not in as_script(TITLE)
 
 
 def test_a_picture_is_what_the_soft_beam_mixes(run):

@@ -13,7 +13,6 @@ import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from conftest import absent
 from softbeam.cli import main
 from softbeam.errors import MissingExtra, UserError
 from softbeam.runtime import job_queue
@@ -22,6 +21,7 @@ from softbeam.runtime.grid import Workers, run_grid
 from softbeam.runtime.job_queue import Patience, Queue, Watch, asking, opened, serve, take
 from support.databases import free_port, postgres, postgres_program
 from support.grid_cells import Cell, deadly, hanging_once, lines, ran, square
+from support.requirements import absent
 
 CELLS = [Cell(x=x) for x in range(5)]
 TESTS = str(Path(__file__).parents[1])

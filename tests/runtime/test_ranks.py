@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from softbeam.cli import main
 from softbeam.data.batches import Batches, Encoded, Position, collate
@@ -22,39 +22,23 @@ from softbeam.runtime import ranks
 from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
-from softbeam.types import Batch
-from support.objective_toys import rows_of
 from support.processes import module, run_together, torchrun, workers
-from training.test_loop import gradients, write_tagging
+from support.small_data import write_tagging
 
 SCRIPT = """
 import sys
 from pathlib import Path
 import torch
-from softbeam import ranks
 from softbeam.training.config import from_yaml
 from softbeam.training.many import train
 sys.path.insert(0, TESTS)
-from runtime.test_ranks import descended
+from support.descent import descended
 
 descended(from_yaml(Path(sys.argv[1]) / "cross-entropy.yaml"), Path(sys.argv[1]) / "descended")
 for config in sorted(Path(sys.argv[1]).glob("*.yaml")):
     torch.set_default_dtype(torch.float32 if config.stem == "single" else torch.float64)
     train(from_yaml(config), config.with_suffix(""))
 """.replace("TESTS", repr(str(Path(__file__).parents[1])))
-
-
-def descended(config: RunConfig, out: Path) -> None:
-    """Weights after plain gradient descent, whose steps have the gradients' size (not Adam's)."""
-    source = torch.tensor([[2, 3, 4, 5], [3, 4, 0, 0], [5, 0, 0, 0]])
-    whole = Batch.of(source, source % 3, (source != 0).sum(1))
-    groups = [[whole, whole], [rows_of(whole, [1])]]  # at last one sentence
-    with ranks.joined():
-        own = slice(ranks.rank(), None, ranks.world())
-        shares = [[rows_of(batch, own) for batch in group] for group in groups]
-        weights = gradients(config, out, shares)
-    if ranks.first():
-        save_file({str(i): w for i, w in enumerate(weights)}, out / "weights.safetensors")
 
 
 @pytest.fixture

@@ -1,22 +1,9 @@
 """Small commands that train and sample, and what comes out of them, for the tests of crashes."""
 
 import json
-import random
 from pathlib import Path
 
 from softbeam.training.runs import read_metrics
-
-
-def write_data(folder: Path) -> Path:
-    rng = random.Random(1)
-    lines = []
-    for _ in range(60):
-        for _ in range(rng.randint(2, 7)):
-            word = rng.randint(0, 7)
-            lines.append(f"w{word} T{word % 3}")
-        lines.append("")
-    (folder / "a.conll").write_text("\n".join(lines) + "\n")
-    return folder / "a.conll"
 
 
 def train_words(data: Path, out: Path, *more: str) -> list[str]:

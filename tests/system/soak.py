@@ -8,8 +8,8 @@ from statistics import linear_regression
 import pytest
 
 from support.forked_commands import OF_A_GRID, OF_SAMPLING, OF_TRAINING
+from support.kills import kill_a_grid, kill_sampling, kill_training
 from support.memory import repeated, sampling, slope, watched
-from system.test_kills import kill_a_grid, kill_sampling, kill_training
 
 pytestmark = pytest.mark.timeout(1200)
 MINUTES, WARM = 10.0, 2.0

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from torch.nn import Linear
 
-from conftest import absent
 from softbeam.cli import main
 from softbeam.errors import UserError
 from softbeam.runtime.files import Growing, load_checkpoint, write_atomic
@@ -14,7 +13,9 @@ from softbeam.sampling.texts.files import read_samples
 from softbeam.training.runs import save_weights
 from support.disks import Disk
 from support.forked_commands import Aim
-from support.small_runs import files_of, result, sample_words, train_words, write_data
+from support.requirements import absent
+from support.small_data import write_data
+from support.small_runs import files_of, result, sample_words, train_words
 
 FULL = "cannot be written: No space left on device"
 

@@ -21,7 +21,6 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from reports.test_page import make_run
 from softbeam.data import catalogue, corpora, download, readers
 from softbeam.data.vocabulary import TARGET, Subwords, Vocabulary, load_codec
 from softbeam.errors import UserError
@@ -38,8 +37,9 @@ from softbeam.sampling.texts.summary import finish, finished, traces
 from softbeam.training import checkpoint, fairseq, runs
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from support.bad_input.things import make_tables
+from support.fairseq_checkpoint import write_checkpoint
+from support.report_folders import write_run
 from support.tiny_bert import letter_mlm, write_letter_mlm
-from training.test_fairseq import files as fairseq_files
 
 FUZZ = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -172,7 +172,7 @@ def a_part_exchanged(draw, value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def run_files(tmp_path_factory) -> dict[str, bytes]:
-    folder = make_run(tmp_path_factory.mktemp("run") / "run")
+    folder = write_run(tmp_path_factory.mktemp("run") / "run")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -318,7 +318,7 @@ def test_summaries_of_samples(data, sampled, tmp_path):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory) -> bytes:
     folder = tmp_path_factory.mktemp("fairseq")
-    fairseq_files(folder)
+    write_checkpoint(folder)
     return (folder / "checkpoint.pt").read_bytes()
 
 

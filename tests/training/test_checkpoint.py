@@ -8,7 +8,8 @@ import torch
 from softbeam.cli import main
 from softbeam.errors import UserError
 from softbeam.runtime.files import load_checkpoint, save_checkpoint
-from support.small_runs import train_words, write_data
+from support.small_data import write_data
+from support.small_runs import train_words
 
 
 def test_a_finished_run_is_left_as_it_is_and_other_settings_are_refused(tmp_path, capsys):

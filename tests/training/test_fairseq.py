@@ -1,8 +1,5 @@
 """Mask-Predict checkpoints: their key layout with random weights, judged by torch's attention."""
 
-import argparse
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn.functional import gelu, layer_norm, linear, multi_head_attention_forward
@@ -12,57 +9,15 @@ from softbeam.data.batches import collate
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.training.runs import load_run
-
-WIDTH, HEADS, HIDDEN, LAYERS, PLACES = 8, 2, 12, 2, 10
-SOURCE, TARGET = ["der", "Hund", "lauft", "."], ["the", "dog", "runs", ".", "fast"]
-
-
-def random_state(norm_first: bool) -> dict[str, torch.Tensor]:
-    """Every key of `bert_transformer_seq2seq` with shared embeddings of the target's two ends."""
-    shapes = {"encoder.version": (1,), "decoder.version": (1,)}
-    for side, words in (("encoder", SOURCE), ("decoder", TARGET)):
-        shapes[f"{side}.embed_tokens.weight"] = (5 + len(words), WIDTH)
-        shapes[f"{side}.embed_positions.weight"] = (PLACES + 2, WIDTH)
-        for n in range(LAYERS):
-            layer = f"{side}.layers.{n}."
-            norms = ["layer_norms.0", "layer_norms.1"]
-            attentions = ["self_attn"]
-            if side == "decoder":
-                attentions.append("encoder_attn")
-                norms = ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]
-            for name in attentions:
-                shapes[f"{layer}{name}.in_proj_weight"] = (3 * WIDTH, WIDTH)
-                shapes[f"{layer}{name}.in_proj_bias"] = (3 * WIDTH,)
-                shapes[f"{layer}{name}.out_proj.weight"] = (WIDTH, WIDTH)
-                shapes[f"{layer}{name}.out_proj.bias"] = (WIDTH,)
-            for name in norms:
-                shapes |= {f"{layer}{name}.{part}": (WIDTH,) for part in ("gamma", "beta")}
-            shapes[f"{layer}fc1.weight"], shapes[f"{layer}fc1.bias"] = (HIDDEN, WIDTH), (HIDDEN,)
-            shapes[f"{layer}fc2.weight"], shapes[f"{layer}fc2.bias"] = (WIDTH, HIDDEN), (WIDTH,)
-        if norm_first:
-            shapes |= {f"{side}.layer_norm.{part}": (WIDTH,) for part in ("gamma", "beta")}
-    shapes["encoder.embed_lengths.weight"] = (PLACES, WIDTH)
-    rng = torch.Generator().manual_seed(0)
-    return {k: 0.5 * torch.randn(shape, generator=rng) for k, shape in shapes.items()}
-
-
-def arguments(norm_first: bool, **changed) -> argparse.Namespace:
-    sizes = {"embed_dim": WIDTH, "layers": LAYERS, "attention_heads": HEADS}
-    sizes |= {"ffn_embed_dim": HIDDEN, "normalize_before": norm_first}
-    both = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
-    return argparse.Namespace(
-        **{"arch": "bert_transformer_seq2seq", "dropout": 0.3} | both | changed
-    )
-
-
-def files(folder: Path, state=None, args=None) -> list[str]:
-    content = {"model": random_state(False) if state is None else state}
-    torch.save(content | {"args": args or arguments(False)}, folder / "checkpoint.pt")
-    for name, words in (("de", SOURCE), ("en", TARGET)):
-        (folder / f"dict.{name}.txt").write_text("".join(f"{word} 7\n" for word in words))
-    words = ["models", "convert", str(folder / "checkpoint.pt")]
-    words += ["--source-dict", str(folder / "dict.de.txt")]
-    return [*words, "--target-dict", str(folder / "dict.en.txt"), "--out", str(folder / "run")]
+from support.fairseq_checkpoint import (
+    HEADS,
+    LAYERS,
+    TARGET,
+    WIDTH,
+    arguments,
+    random_state,
+    write_checkpoint,
+)
 
 
 class Theirs:
@@ -141,7 +96,7 @@ class Theirs:
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_converted_checkpoint_scores_as_theirs(norm_first, tmp_path):
     state = random_state(norm_first)
-    assert main(files(tmp_path, state, arguments(norm_first))) == 0
+    assert main(write_checkpoint(tmp_path, state, arguments(norm_first))) == 0
     run = load_run(tmp_path / "run")
     ours_of = {w: i for i, w in enumerate(run.codecs.target.tokens)}
     theirs_of = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *TARGET]
@@ -164,7 +119,7 @@ def test_a_converted_checkpoint_scores_as_theirs(norm_first, tmp_path):
 
 
 def test_it_decodes_as_any_run(tmp_path, capsys):
-    assert main(files(tmp_path)) == 0
+    assert main(write_checkpoint(tmp_path)) == 0
     (tmp_path / "input.txt").write_text("der Hund .\nHund lauft\n")
     capsys.readouterr()
     words = ["decode", str(tmp_path / "run"), "--input", str(tmp_path / "input.txt"), "--quiet"]
@@ -182,16 +137,18 @@ def refused(words, capsys) -> str:
 
 def test_what_does_not_fit_is_named(tmp_path, capsys):
     other = arguments(False, arch="transformer_iwslt_de_en")
-    assert "arch 'transformer_iwslt_de_en'" in refused(files(tmp_path, args=other), capsys)
+    assert "arch 'transformer_iwslt_de_en'" in refused(
+        write_checkpoint(tmp_path, args=other), capsys
+    )
     uneven = arguments(False, decoder_layers=3)
-    assert "layers differ: [2, 3]" in refused(files(tmp_path, args=uneven), capsys)
-    words = files(tmp_path)
+    assert "layers differ: [2, 3]" in refused(write_checkpoint(tmp_path, args=uneven), capsys)
+    words = write_checkpoint(tmp_path)
     (tmp_path / "dict.en.txt").write_text("the 7\ndog 7\n")
     assert "10 decoder embeddings, but 7 tokens" in refused(words, capsys)
     (tmp_path / "dict.en.txt").write_text("the 7\ndog\n")
     assert "dict.en.txt, line 2: expected 'token count', found 'dog'" in refused(words, capsys)
     own = random_state(False) | {"decoder.embed_out": torch.zeros(10, WIDTH)}
-    assert "an output layer of its own" in refused(files(tmp_path, own), capsys)
+    assert "an output layer of its own" in refused(write_checkpoint(tmp_path, own), capsys)
     assert "convert needs a checkpoint" in refused(["models", "convert"], capsys)
 
 
@@ -201,7 +158,7 @@ class Evil:
 
 
 def test_no_code_of_a_checkpoint_is_run(tmp_path, capsys):
-    words = files(tmp_path)
+    words = write_checkpoint(tmp_path)
     torch.save({"model": Evil(), "args": arguments(False)}, tmp_path / "checkpoint.pt")
     assert main(words) == 2
     shown = capsys.readouterr()

@@ -12,32 +12,18 @@ from softbeam.data.tasks import Tagging, Translation
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
-from softbeam.schedules import Moment
 from softbeam.training import many
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from softbeam.training.evaluation import evaluate_split
-from softbeam.training.loop import Learner, Trainer, train
+from softbeam.training.loop import train
 from softbeam.training.optimization import lr_shape, make_optimizer
 from softbeam.training.recipes import RECIPES
 from softbeam.training.runs import load, load_run, read_metrics
 from softbeam.training.searches import Beam, Greedy
 from softbeam.types import Batch
+from support.descent import gradients
 from support.objective_toys import rows_of
-
-
-def write_tagging(path: Path, sentences: int, seed: int) -> str:
-    """Labels that follow from the word and its predecessor: easy to learn, impossible to guess."""
-    rng = torch.Generator().manual_seed(seed)
-    lines = []
-    for _ in range(sentences):
-        words = torch.randint(0, 6, (int(torch.randint(2, 8, (1,), generator=rng)),), generator=rng)
-        before = 0
-        for word in words.tolist():
-            lines.append(f"w{word} T{(word + before) % 3}")
-            before = word
-        lines.append("")
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
+from support.small_data import write_tagging
 
 
 @pytest.fixture
@@ -107,24 +93,6 @@ def test_every_recipe_prints_itself_and_reloads(name, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(to_yaml(RECIPES[name]()))
     assert from_yaml(path) == RECIPES[name]()
-
-
-def gradients(config: RunConfig, tmp_path: Path, groups: list[list[Batch]]) -> list[torch.Tensor]:
-    """The weights after plain gradient descent on the groups."""
-    corpus = config.data.load()
-    from softbeam.training.vocabularies import make_codecs
-
-    codecs = make_codecs(config, corpus)
-    torch.manual_seed(0)
-    model = config.model.build(len(codecs.source), len(codecs.target)).double()
-    tmp_path.mkdir(exist_ok=True)
-    trainer = Trainer(config, corpus, codecs, model, tmp_path, quiet=True)
-    stage = replace(config.pretrain, clip=1e9)
-    learner = Learner(model, CrossEntropy())
-    optimizer = torch.optim.SGD(learner.parameters(), lr=0.5)
-    for group in groups:
-        trainer.update(learner, optimizer, group, stage, Moment())
-    return [p.detach() for p in model.parameters()]
 
 
 def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, tmp_path):

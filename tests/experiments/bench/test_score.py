@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from conftest import absent
 from softbeam.cli import main
 from softbeam.experiments.bench import score
+from support.requirements import absent
 
 
 def need_minicons():

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from cli.test_cli import write_conll
-from reports.test_page_in_a_browser import record
 from softbeam.cli import main
 from softbeam.reports.charts import lines_svg
+from support.fairseq_checkpoint import write_checkpoint
+from support.report_folders import write_table_record
+from support.small_data import write_conll
 from support.tiny_bert import write_letter_mlm
-from training.test_fairseq import files as fairseq_files
 
 Change = Callable[[bytes], bytes]
 GERMAN = ["der Hund bellt", "die Katze schläft", "der Vogel singt laut", "ein Hund schläft"]
@@ -51,7 +51,7 @@ def make_good(folder: Path) -> Path:
         succeed(*SAMPLE, "--out", "done.jsonl")
         make_tables(Path("tables"))
         Path("fairseq").mkdir()
-        fairseq_files(Path("fairseq"))
+        write_checkpoint(Path("fairseq"))
         for side in ("de", "en"):
             Path(f"fairseq/dict.{side}.txt").rename(f"fairseq/{side}.txt")
         for place in ("softbeam.training.loop.finish", "softbeam.sampling.texts.summary.finish"):
@@ -64,7 +64,7 @@ def make_good(folder: Path) -> Path:
 def make_tables(folder: Path) -> None:
     """What `reproduce` leaves: a table with a claim, and a figure."""
     folder.mkdir()
-    record(folder / "table-5.3.json")
+    write_table_record(folder / "table-5.3.json")
     made = {
         "target": "figure-6.2",
         "text": "x",
