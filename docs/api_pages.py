@@ -18,8 +18,9 @@ def doors() -> list[str]:
 
 
 def public(module: ModuleType) -> list[str]:
-    """Return the names that a package lists in `__all__`; an empty list if it lists none."""
-    return [name for name in getattr(module, "__all__", []) if not name.startswith("_")]
+    """Return the names that a package lists in `__all__`, without modules (they have pages)."""
+    names = getattr(module, "__all__", [])
+    return [name for name in names if not inspect.ismodule(getattr(module, name))]
 
 
 def defined(module: ModuleType) -> list[str]:
@@ -43,9 +44,13 @@ def file(door: str) -> str:
 
 def page(door: str) -> str:
     """Return a table of a package's names, and what each of them is unless another page says it."""
-    names = public(importlib.import_module(door))
-    own = [name for name in names if home(door, name) == door]
-    return block([*table(door, names), "", f".. currentmodule:: {door}", "", *entries(door, own)])
+    lines = [*table(door, public(importlib.import_module(door))), ""]
+    return block([*lines, f".. currentmodule:: {door}", "", *entries(door, described(door))])
+
+
+def described(door: str) -> list[str]:
+    """Return the names that the package's own page describes."""
+    return [name for name in public(importlib.import_module(door)) if home(door, name) == door]
 
 
 def module_section(module: str) -> str:
@@ -75,8 +80,8 @@ def table(door: str, names: list[str]) -> list[str]:
 
 def first_line(thing: object) -> str:
     """Return the first line of a docstring, with what RST takes for markup escaped."""
-    described = inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing)
-    text = (inspect.getdoc(thing) or "").split("\n")[0] if described else ""
+    documented = inspect.isclass(thing) or inspect.isroutine(thing)
+    text = (inspect.getdoc(thing) or "").split("\n")[0] if documented else ""
     return text.replace("\\", "\\\\").replace("*", "\\*").replace("|", "\\|").replace("`", "``")
 
 
@@ -84,9 +89,7 @@ def entries(module: str, names: list[str]) -> list[str]:
     lines = []
     for name in names:
         thing = getattr(importlib.import_module(module), name)
-        if inspect.ismodule(thing):
-            lines += [f".. automodule:: {thing.__name__}", "   :members:", ""]
-        elif inspect.isclass(thing):
+        if inspect.isclass(thing):
             lines += [f".. autoclass:: {name}", "   :members:"]
             protocol = getattr(thing, "_is_protocol", False)
             lines += [*(["   :undoc-members:", "   :special-members: __call__"] * protocol), ""]

@@ -1,6 +1,8 @@
 """The documentation site builds without a warning, offline, and all its links lead somewhere."""
 
+import importlib
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -18,6 +20,7 @@ from softbeam.experiments.bench import exact, score, soft_beam, train
 from softbeam.objectives import OBJECTIVES, energy
 from softbeam.objectives.base import Objective
 from softbeam.reports.verdicts import claim_text, judged
+from support.pages import run_python
 from support.requirements import absent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,13 +57,52 @@ def test_the_site_builds_and_its_links_resolve(tmp_path):
     )
     for page in pages:
         assert (site / f"{page}.html").is_file()
+    api = loaded("api_pages")
+    for door in api.doors():
+        page = (site / "api" / f"{door.removeprefix('softbeam.')}.html").read_text("utf-8")
+        assert "&lt;class" not in page and "jaxtyping." not in page
+        for name in api.described(door):
+            assert f'id="{door}.{name}"' in page
     reference = (site / "api" / "search.html").read_text(encoding="utf-8")
-    assert 'id="softbeam.search.hard.beam_search"' in reference
-    assert "&lt;class" not in reference and "jaxtyping." not in reference
-    signature = reference.split('id="softbeam.search.soft.loop.soft_beam_loss"')[1].split("</dt>")[
-        0
-    ]
+    signature = reference.split('id="softbeam.search.soft_beam_loss"')[1].split("</dt>")[0]
     assert "costs: Float[Tensor, 'batch time vocab']" in unescape(re.sub("<[^>]+>", "", signature))
+
+
+def test_the_api_pages_are_those_of_the_doors():
+    """Each public name of a package is in its table, and each package has a page."""
+    api = loaded("api_pages")
+    generated = api.pages()
+    packages = "softbeam search sampling objectives models data training".split()
+    assert {door.removeprefix("softbeam.") for door in api.doors()} == {*packages}
+    toctree = (DOCS / "api" / "index.md").read_text("utf-8").split("```{toctree}")[1]
+    for door in api.doors():
+        short = door.removeprefix("softbeam.")
+        assert f"\n{short}\n" in toctree
+        assert f"generated/{api.file(door)}" in (DOCS / "api" / f"{short}.md").read_text("utf-8")
+        module = importlib.import_module(door)
+        names = [n for n in module.__all__ if not inspect.ismodule(getattr(module, n))]
+        shown = re.findall(r"\* - :py:obj:`(\w+) <", generated[api.file(door)])
+        assert shown == sorted(shown, key=names.index) and {*shown} == {*names}
+        entries = re.findall(
+            r"^\.\. auto(?:class|function|data):: (\w+)", generated[api.file(door)], re.M
+        )
+        assert entries == api.described(door) and entries
+
+
+@pytest.mark.parametrize("page", ["decoder", "energy", "objective", "kernel"])
+def test_the_extension_pages_print_what_they_say(page):
+    _, compared = run_python(DOCS / "extend" / f"{page}.md")
+    assert compared == 1
+
+
+def test_the_first_picture_is_drawn_from_the_results(tmp_path):
+    drawing = loaded("first_picture")
+    drawing.draw(tmp_path / "picture.svg")
+    texts = [
+        re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
+        for path in (tmp_path / "picture.svg", drawing.PICTURE)
+    ]
+    assert texts[0] == texts[1] and "71.4" in texts[0]
 
 
 def test_broken_links_are_seen(tmp_path):

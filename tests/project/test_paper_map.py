@@ -72,6 +72,12 @@ def test_what_a_row_names_exists(row):
         assert target in TARGETS
 
 
+def test_the_tests_that_the_errata_name_exist():
+    text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
+    tests = re.findall(r"`([\w/]+\.py(?:::\w+)?)`", text)
+    assert len(tests) > 20 and [test for test in tests if not is_there(test)] == []
+
+
 def test_a_wrong_name_is_seen():
     assert not is_there("test_nothing.py") and not is_there(
         "search/test_relaxations.py::test_nothing"

@@ -1,25 +1,30 @@
-"""The README is true: its Python runs, its commands parse, its two make targets exist."""
+"""README and guide are true: their Python prints what they show, their commands parse."""
 
+import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from softbeam.cli import COMMANDS
+from support.pages import blocks, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
-COMMAND_LINES = [
-    line
-    for kind, block in BLOCKS
-    if kind == "sh"
-    for line in re.sub(
-        r"torchrun .* -m softbeam", "softbeam", block.replace("\\\n", " ")
-    ).splitlines()
-    if line.startswith("softbeam ")
-]
+README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
+TEXTS = {page: page.read_text(encoding="utf-8") for page in (README, GUIDE)}
+
+
+def command_lines(page: Path) -> list[str]:
+    """Return the commands of softbeam in a page's shell blocks, without torchrun before them."""
+    shell = "".join(block.text for block in blocks(page) if block.kind == "sh")
+    lines = re.sub(r"torchrun .* -m softbeam", "softbeam", shell.replace("\\\n", " ")).splitlines()
+    return [line for line in lines if line.startswith("softbeam ")]
+
+
+COMMAND_LINES = sorted({line for page in TEXTS for line in command_lines(page)})
 WORK = {  # the function that does a command's work, once its words are understood
     "train": "softbeam.training.many.train",
     "compare": "softbeam.experiments.compare.compare",
@@ -46,14 +51,28 @@ class Understood(Exception):
     """A command got as far as its work."""
 
 
-def test_python_runs(monkeypatch, tmp_path):
-    """The blocks are one session: later ones use names of earlier ones."""
+def test_the_readmes_python_prints_what_it_says(real, monkeypatch, tmp_path):
+    real("sapiens-vh")  # or a skip that says why
+    monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for code in [block for kind, block in BLOCKS if kind == "python"]:
-        exec(compile(code, "README.md", "exec"), names)
-    assert "paths" in names
+    _, compared = run_python(README)
+    assert compared == 2
+
+
+def test_the_guides_python_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names, _ = run_python(GUIDE)
+    assert "paths" in names and "chain" in names
     assert (tmp_path / "runs/bart/model/config.json").is_file()
+
+
+def test_an_output_that_is_not_printed_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n1\n```\n")
+    assert run_python(page)[1] == 1
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    with pytest.raises(AssertionError):
+        run_python(page)
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
@@ -71,14 +90,72 @@ def test_commands_are_understood(line, monkeypatch, tmp_path):
 
 
 def test_commands_were_found():
-    assert len(COMMAND_LINES) >= 9
+    assert len(command_lines(README)) >= 4 and len(command_lines(GUIDE)) >= 25
 
 
-@pytest.mark.parametrize("target", re.findall(r"^make (\w+)", README, flags=re.MULTILINE))
-def test_make_targets_exist(target):
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_make_targets_exist(page):
+    targets = re.findall(r"^make (\w+)", TEXTS[page], flags=re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets
+    assert [t for t in targets if not re.search(rf"^{t}:", makefile, flags=re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
-def test_links_lead_somewhere(link):
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", TEXTS[page])
+    links += re.findall(r'<img src="([^"]+)"', TEXTS[page])
+    assert links and [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_is_short():
+    assert len(TEXTS[README].split()) <= 900
+
+
+def record(table: str) -> dict:
+    return json.loads((ROOT / "results" / f"{table}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "shown"),
+    [
+        ("table-4.1", "cross-entropy", "hard beam test", "| cross-entropy | {} |"),
+        (
+            "table-4.1",
+            "more cross-entropy",
+            "hard beam test",
+            "| as much more cross-entropy | {} |",
+        ),
+        (
+            "table-4.1",
+            "direct loss, annealed",
+            "hard beam test",
+            "| **direct loss on the soft beam** | **{}** |",
+        ),
+        ("table-6.2", "T=2, local", "token error rate", "| **Metropolis–Hastings** | **{}** |"),
+        (
+            "table-6.2",
+            "T=2, Gibbs",
+            "token error rate",
+            "| degenerate Gibbs (accept every proposal) | {} |",
+        ),
+    ],
+)
+def test_the_readmes_results_are_those_of_the_records(table, row, column, shown):
+    value = f"{mean(record(table)['rows'][row][column]):.1f}"
+    assert shown.format(value) in TEXTS[README]
+    picture = (ROOT / "docs" / "_static" / "first-picture.svg").read_text(encoding="utf-8")
+    assert f"<!-- {value} -->" in picture  # a label, as matplotlib writes it beside its outlines
+
+
+@pytest.mark.parametrize("page", [README, GUIDE, ROOT / "docs" / "results" / "index.md"])
+def test_verdicts_are_counted_right(page):
+    tables = [path.stem for path in (ROOT / "results").glob("*.json")]
+    verdicts = Counter(claim["verdict"] for table in tables for claim in record(table)["claims"])
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    said = re.search(
+        r"(\d+) claims\D*?(\d+)\D*reproduced, (\d+)\D*, (?:and )?(\d+)\D* undecided", text
+    )
+    assert said is not None
+    counts = (verdicts["reproduced"], verdicts["not reproduced"], verdicts["undecided"])
+    assert tuple(map(int, said.groups())) == (verdicts.total(), *counts)

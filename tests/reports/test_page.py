@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from softbeam.errors import UserError
-from softbeam.reports.page import series, write_report
+from softbeam.reports.page import ResultTable, series, write_report
 from softbeam.reports.records import write_record
 from softbeam.reports.verdicts import claim_text, judged
 from support.report_folders import ALERT, write_run

@@ -22,6 +22,7 @@ from softbeam.runtime import ranks
 from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
+from support.descent import descended
 from support.processes import module, run_together, torchrun, workers
 from support.small_data import write_tagging
 
