@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from softbeam.models.masked import TransformerMlm
 from softbeam.sampling.certificates import certify, transitions
-from softbeam.sampling.chains import ConstantBlocks, LinearBlocks, Plan, run
+from softbeam.sampling.chains import ConstantBlocks, LinearBlocks, Plan, run_chains
 from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered, WeightedSum
 from softbeam.sampling.fast import (
     SiteCache,
@@ -49,7 +49,7 @@ def transformer(seed=0):
 
 def records(kernel, start, free, *, sweeps=6, blocks=None, seed=0, **options):
     plan = Plan(sweeps=sweeps, burn_in=0, blocks=blocks or ConstantBlocks())
-    return list(run(kernel, start, free, plan=plan, rng=generator(seed), **options))
+    return list(run_chains(kernel, start, free, plan=plan, rng=generator(seed), **options))
 
 
 def assert_same_chain(found, expected):
@@ -213,7 +213,7 @@ def test_an_annealed_chain_is_the_same_and_its_kernels_share_a_cache():
 
     def made(make):
         mlm.reset()
-        return list(run(make, start, free, plan=plan, rng=generator())), mlm.rows
+        return list(run_chains(make, start, free, plan=plan, rng=generator())), mlm.rows
 
     expected, _ = made(lambda t: metropolis_hastings(energy, propose, temperature=t))
     alone, rows = made(lambda t: fast_metropolis_hastings(energy, propose, temperature=t))
@@ -250,13 +250,15 @@ def test_going_on_from_a_plain_state_gives_the_same_chain():
     start, free = texts(mlm)
     plan, rng = Plan(sweeps=6, burn_in=0), generator()
     whole, middle = [], None
-    for record in run(fast_metropolis_hastings(energy, propose), start, free, plan=plan, rng=rng):
+    for record in run_chains(
+        fast_metropolis_hastings(energy, propose), start, free, plan=plan, rng=rng
+    ):
         whole.append(record)
         middle = rng.get_state() if record.sweep == 2 else middle
     state = ChainState(*(t.clone() for t in whole[2].state))
     rng.set_state(middle)
     kernel = fast_metropolis_hastings(energy, propose)
-    rest = list(run(kernel, state, free, plan=plan, rng=rng, first=3))
+    rest = list(run_chains(kernel, state, free, plan=plan, rng=rng, first=3))
     assert_same_chain(rest, whole[3:])
 
 
@@ -265,7 +267,7 @@ def test_one_kernel_serves_two_chains_in_turn():
     energy, propose = LocalEnergy(mlm), MaskedConditionals(mlm)
     kernel, plan = fast_metropolis_hastings(energy, propose), Plan(sweeps=5, burn_in=0)
     starts = [texts(mlm, seed=seed) for seed in (0, 1)]
-    runs = [run(kernel, *start, plan=plan, rng=generator(7)) for start in starts]
+    runs = [run_chains(kernel, *start, plan=plan, rng=generator(7)) for start in starts]
     turns = list(zip(*runs, strict=True))
     for i, start in enumerate(starts):
         expected = records(metropolis_hastings(energy, propose), *start, sweeps=5, seed=7)

@@ -31,7 +31,7 @@ from softbeam.reports.charts import require_charts
 from softbeam.reports.page import write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.progress import clock
-from softbeam.sampling.chains import Plan, fill_randomly, run
+from softbeam.sampling.chains import Plan, fill_randomly, run_chains
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
@@ -300,7 +300,7 @@ def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int, sweeps: int) -> Chain
     free = torch.ones(chains, PHONEMES, dtype=torch.bool)
     start = fill_randomly(torch.full(free.shape, mlm.pad_id), free, mlm.allowed, rng)
     plan = Plan(sweeps=sweeps, burn_in=sweeps // 3)
-    records = run(kernel, start, free, plan=plan, rng=rng)
+    records = run_chains(kernel, start, free, plan=plan, rng=rng)
     means = torch.stack([r.state.energy for r in records if r.phase == "sample"]).mean(0)
     return Chains(float(means.mean()), float(means.std() / chains**0.5))
 

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.overrides import TorchFunctionMode
 
-from softbeam.sampling.chains import partition, sweep
+from softbeam.sampling.chains import partition, sweep_once
 from softbeam.types import ChainState, Energy, Kernel, StepInfo
 
 EXACT = 1e-7  # largest error of a probability
@@ -412,7 +412,7 @@ def swept(
     blocks = [at.expand(tokens.shape) for at in case.sweep(block)]
     state = case.kernel.init(tokens)
     for _ in range(sweeps):
-        state, _ = sweep(case.kernel, state, blocks, rng)
+        state, _ = sweep_once(case.kernel, state, blocks, rng)
     return state
 
 
