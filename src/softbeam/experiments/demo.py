@@ -22,6 +22,7 @@ from softbeam.data.readers import Example
 from softbeam.data.tasks import LetterSounds, Stress
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
 from softbeam.errors import UserError
+from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.objectives.base import Objective
 from softbeam.objectives.likelihood import CrossEntropy
@@ -269,14 +270,10 @@ def phoneme_mlm(texts: list[tuple[str, ...]]) -> TransformerMlm:
     torch.manual_seed(1)
     mlm = TransformerMlm(
         len(vocabulary),
+        TransformerShape(width=32, layers=2, heads=2, longest=PHONEMES, dropout=0.0),
         pad_id=numbers[PAD],
         mask_id=numbers[MASK],
         specials=list(numbers.values()),
-        width=32,
-        layers=2,
-        heads=2,
-        longest=PHONEMES,
-        dropout=0.0,
     )
     table = pad([vocabulary.encode(text) for text in texts])
     rng = Generator().manual_seed(1)

@@ -331,7 +331,7 @@ FOLDERS.broken(
         "half": (cut(), LOADED),
         "text": (b"hello" * 10, LOADED),
         "a missing tensor": (at("bert.", dict.pop), "its checkpoint lacks bert.embeddings"),
-        "another shape": (at("", lambda t, n: t.update({n: torch.ones(3)})), "is of shape (3,)"),
+        "another shape": (at("", lambda t, n: t.update({n: torch.ones(3)})), "has the shape (3,)"),
         "NaN": (at("", lambda t, n: t[n].fill_(NAN)), "'mlm' cannot be used", "not all finite"),
     },
 )
