@@ -24,7 +24,7 @@ from softbeam.tensors import mix
 from softbeam.training.config import RunConfig, Stage
 from softbeam.training.loop import train
 from softbeam.training.searches import Beam
-from softbeam.types import Batch, FedDecoder
+from softbeam.types import FedDecoder
 from support import conformance
 from support.objective_toys import batch_of, call, rows_of
 from support.torch_layers import twins

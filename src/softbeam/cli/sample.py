@@ -21,14 +21,10 @@ if TYPE_CHECKING:
     from softbeam.sampling import certified_kernels
     from softbeam.sampling.texts import (
         files,
-        sampler,
-        summary,
-    )
-    from softbeam.sampling.texts import (
         infill as infilling,
-    )
-    from softbeam.sampling.texts import (
+        sampler,
         score as scoring,
+        summary,
     )
     from softbeam.sampling.texts.infill import Filling
 else:

@@ -31,7 +31,10 @@ def sweeps_of(text: TextChains) -> list[list[dict[str, Any]]]:
     chains = range(min(MOST_CHAINS, text.trace.energy.shape[1]))
     sweeps = range(min(MOST_SWEEPS, text.trace.energy.shape[0]))
     return [
-        [{"text": text.texts[s][c], "energy": round(float(text.trace.energy[s, c]), 3)} for s in sweeps]
+        [
+            {"text": text.texts[s][c], "energy": round(float(text.trace.energy[s, c]), 3)}
+            for s in sweeps
+        ]
         for c in chains
     ]
 
@@ -40,7 +43,8 @@ def figures(text: TextChains) -> list[dict[str, str]]:
     """Charts of each chain's energy by the sweep, and of its autocorrelation."""
     sweeps = list(range(1, text.trace.energy.shape[0] + 1))
     energy = [
-        (f"chain {c + 1}", sweeps, text.trace.energy[:, c].tolist()) for c in range(text.trace.energy.shape[1])
+        (f"chain {c + 1}", sweeps, text.trace.energy[:, c].tolist())
+        for c in range(text.trace.energy.shape[1])
     ]
     charts = [
         {"title": f"Energy, text {text.index + 1}", "svg": lines_svg("sweep", "energy", energy)}
