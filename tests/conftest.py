@@ -19,8 +19,8 @@ TENSORS = (
     "reports.gold_on_beam sampling.certificates sampling.tiny sampling.chains "
     "sampling.compatibility sampling.diagnostics sampling.energies sampling.fast "
     "sampling.importance sampling.kernels sampling.mask_predict sampling.masking "
-    "sampling.proposals sampling.terms sampling.texts.infill sampling.texts.sampler "
-    "sampling.texts.score sampling.texts.summary"
+    "sampling.proposals sampling.terms sampling.texts.infill "
+    "sampling.texts.sampler sampling.texts.score sampling.texts.summary"
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def real(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SOFTBEAM_CACHE", cache)
             try:
-                return catalogue.load(name)
+                return catalogue.load_mlm(name)
             except UserError as error:
                 if "pip" not in str(error):
                     raise

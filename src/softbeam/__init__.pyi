@@ -10,10 +10,12 @@ from . import (
     types as types,
 )
 from .errors import UserError as UserError
+from .models.catalogue import load_mlm as load_mlm
 from .objectives.likelihood import CrossEntropy as CrossEntropy
 from .objectives.scheduled_sampling import ScheduledSampling as ScheduledSampling
 from .objectives.soft_beam import DirectLoss as DirectLoss
 from .sampling.certificates import certify as certify
+from .sampling.texts.api import infill as infill, sample as sample, score as score
 from .search.decoders import LocallyNormalized as LocallyNormalized
 from .search.hard import beam_search as beam_search, greedy as greedy
 from .search.soft.decode import soft_beam_decode as soft_beam_decode

@@ -30,7 +30,7 @@ from softbeam.experiments.samplers.results import TARGETS as SHOWN, mode_row, pu
 from softbeam.experiments.samplers.tables import CELLS, PRINTED
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
-from softbeam.sampling.chains import Plan, fill_randomly, run
+from softbeam.sampling.chains import Plan, fill_randomly, run_chains
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.mask_predict import mask_predict
@@ -90,7 +90,7 @@ def test_a_cell_is_the_plain_sampler_step_by_step(out):
     start = fill_randomly(empty, texts.real, texts.mlm.allowed, rng)
     kernel = metropolis_hastings(energy, MaskedConditionals(texts.mlm, owner=texts.owner))
     plan = Plan(sweeps=3, burn_in=1)
-    *_, last = run(kernel, start, texts.real, plan=plan, rng=rng)
+    *_, last = run_chains(kernel, start, texts.real, plan=plan, rng=rng)
     lengths = texts.real.sum(-1)
     for chain in range(2):
         rows = range(3 * chain, 3 * chain + 3)

@@ -195,7 +195,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made, capfd):
     files, original = wheel_files(name)
     made(name, files)
-    mlm = catalogue.load(name)
+    mlm = catalogue.load_mlm(name)
     protein = name == "antiberty" or name.startswith("sapiens")
     text = "AC[MASK]DEW" if protein else "CC(=O)[MASK]CCl.[Na+]>>Br"
     prompts = mlm.encode(text)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
 from softbeam.models.conditional_masked import ConditionalMlm
-from softbeam.models.layers import Attention
+from softbeam.models.layers import Attention, TransformerShape
 from softbeam.objectives.losses.masked import hidden_uniformly
 from softbeam.objectives.masked import UniformMasking
 from softbeam.sampling.mask_predict import likeliest_lengths, mask_predict, mask_predict_decode
@@ -22,7 +22,7 @@ NOW = Moment(0, 0)
 def toy(seed: int = 0, **sizes) -> ConditionalMlm:
     torch.manual_seed(seed)
     knobs = {"width": 8, "layers": 2, "heads": 2, "longest": 9, "hidden": 12} | sizes
-    made = ConditionalMlm(7, 10, mask_id=2, specials=[1], **knobs)
+    made = ConditionalMlm(7, 10, TransformerShape(**knobs), mask_id=2, specials=[1])
     for parameter in made.parameters():  # far from uniform
         nn.init.normal_(parameter, std=0.7)
     return made.double().eval()
@@ -46,7 +46,7 @@ def test_a_layer_is_torchs_decoder_layer(norm_first):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="heads=3 do not divide the width 8"):
+    with pytest.raises(ValueError, match="heads=3 must divide the width 8"):
         Attention(8, 3)
 
 
@@ -106,7 +106,7 @@ def test_no_text_is_empty_and_the_source_decides_on_lengths():
 
 
 def test_a_source_longer_than_the_model_is_refused():
-    with pytest.raises(ValueError, match="10 positions; the model has 9"):
+    with pytest.raises(ValueError, match="10 positions; the model's limit is 9"):
         toy()(torch.ones(1, 10).long())
 
 
@@ -160,9 +160,9 @@ def test_the_best_of_several_lengths_has_the_best_mean():
 
 def test_limits_of_mask_predict_are_named():
     bound = toy()(SOURCE)
-    with pytest.raises(ValueError, match="iterations=0; at least 1"):
+    with pytest.raises(ValueError, match="iterations=0 must be at least 1"):
         mask_predict(bound, torch.tensor([2]), iterations=0)
-    with pytest.raises(ValueError, match="candidates=9 lengths; there are 1 to 8"):
+    with pytest.raises(ValueError, match="candidates=9 must be from 1 to 8"):
         likeliest_lengths(bound.length_scores, 9)
 
 
@@ -209,7 +209,8 @@ def test_the_loss_is_that_of_hidden_cells_and_lengths():
 @pytest.mark.slow
 def test_it_learns_to_reverse_with_lengths_of_its_own():
     torch.manual_seed(0)
-    model = ConditionalMlm(9, 10, mask_id=2, specials=[1], width=32, layers=2, longest=12)
+    shape = TransformerShape(width=32, layers=2, longest=12)
+    model = ConditionalMlm(9, 10, shape, mask_id=2, specials=[1])
     optimizer = torch.optim.Adam(model.parameters(), 2e-3)
     rng = torch.Generator().manual_seed(0)
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy, pad
 
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
+from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.sampling.certificates import certify
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
@@ -20,10 +21,10 @@ def over(vocabulary: Vocabulary, seed: int = 0, **sizes) -> TransformerMlm:
     torch.manual_seed(seed)
     made = TransformerMlm(
         len(vocabulary),
+        TransformerShape(**{"width": 8, "layers": 2, "heads": 2, "longest": 12} | sizes),
         pad_id=vocabulary.id(PAD),
         mask_id=vocabulary.id(MASK),
         specials=[vocabulary.id(special) for special in vocabulary.specials],
-        **({"width": 8, "layers": 2, "heads": 2, "longest": 12} | sizes),
     )
     for parameter in made.parameters():  # far from uniform
         torch.nn.init.normal_(parameter, std=0.7)
@@ -105,7 +106,8 @@ def test_metropolis_hastings_on_it_holds_every_certificate():
 def test_gradient_reaches_every_parameter_and_training_learns_a_repetition():
     torch.manual_seed(0)
     ids = {"pad_id": VOCABULARY.id(PAD), "mask_id": VOCABULARY.id(MASK), "specials": range(5)}
-    mlm = TransformerMlm(len(VOCABULARY), **ids, width=32, layers=2, heads=2, dropout=0.0)
+    shape = TransformerShape(width=32, layers=2, heads=2, dropout=0.0)
+    mlm = TransformerMlm(len(VOCABULARY), shape, **ids)
     rng = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(mlm.parameters(), lr=3e-3)
     first = last = 0.0
@@ -126,31 +128,33 @@ def test_gradient_reaches_every_parameter_and_training_learns_a_repetition():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("sizes", "ids", "said"),
     [
-        ({"width": 7}, "heads=2 do not divide the width 7"),
-        ({"layers": 0}, "layers=0 must be at least 1"),
-        ({"mask_id": 99}, "numbers from 0 to 10"),
-        ({"mask_id": 0}, "differ"),
+        ({"width": 7}, {}, "heads=2 must divide the width 7"),
+        ({"layers": 0}, {}, "layers=0 must be at least 1"),
+        ({}, {"mask_id": 99}, "must be from 0 to 10"),
+        ({}, {"mask_id": 0}, "must differ"),
     ],
 )
-def test_wrong_sizes_are_named(wrong, said):
-    options = {"pad_id": 0, "mask_id": 4, "width": 8, "heads": 2} | wrong
+def test_wrong_sizes_are_named(sizes, ids, said):
     with pytest.raises(ValueError, match=said):
-        TransformerMlm(11, **options)
+        shape = TransformerShape(**{"width": 8, "heads": 2} | sizes)
+        TransformerMlm(11, shape, **{"pad_id": 0, "mask_id": 4} | ids)
 
 
 def test_a_text_beyond_the_limit_is_refused():
     mlm, tokens = over(VOCABULARY, longest=3), texts("abcd")
-    with pytest.raises(ValueError, match="4 positions; the model has 3"):
+    with pytest.raises(ValueError, match="4 positions; the model's limit is 3"):
         mlm.logits(tokens, tokens == 5, nobody(tokens))
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_one_masked_cell_in_each_row_has_the_logits_of_the_whole_layer(layers):
+def test_one_masked_cell_in_each_row_has_the_logits_of_the_whole_layer(layers, norm_first):
     """The last layer then runs at that cell alone; with a second one masked it runs everywhere."""
     torch.manual_seed(0)
-    model = TransformerMlm(9, pad_id=0, mask_id=1, width=8, layers=layers, heads=2).double().eval()
+    shape = TransformerShape(width=8, layers=layers, heads=2, norm_first=norm_first)
+    model = TransformerMlm(9, shape, pad_id=0, mask_id=1).double().eval()
     tokens = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0], [3, 3, 8, 0]])
     masked = torch.tensor([[0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 1, 0]]).bool()
     owner = torch.zeros(3).long()

@@ -6,8 +6,8 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from softbeam.cli.train import parse_run
-from softbeam.data.batches import collate
 from softbeam.data.tasks import Translation
+from softbeam.models.layers import TransformerShape
 from softbeam.models.specs import Transformer
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.objectives.likelihood import CrossEntropy
@@ -18,12 +18,12 @@ from softbeam.schedules import Constant, Moment
 from softbeam.search.decoders import LocallyNormalized, fed_scores
 from softbeam.search.hard import beam_search
 from softbeam.search.soft.beam import REFERENCE, Form
-from softbeam.search.soft.loop import soft_beam, soft_beam_loss
+from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.tensors import mix
 from softbeam.training.config import RunConfig, Stage
 from softbeam.training.loop import train
 from softbeam.training.searches import Beam
-from softbeam.types import Batch, FedDecoder
+from softbeam.types import FedDecoder
 from support import conformance
 from support.objective_toys import batch_of, call, rows_of
 from support.small_data import examples
@@ -37,7 +37,7 @@ SOURCE = torch.tensor([[3, 4, 5, 6], [6, 2, 0, 0]])
 def build(options: dict | None = None, seed: int = 0) -> TransformerSeq2Seq:
     torch.manual_seed(seed)
     sizes = {"width": 6, "layers": 2, "heads": 2, "hidden": 8, "longest": 12} | (options or {})
-    made = TransformerSeq2Seq(9, 7, dropout=0.0, **sizes)
+    made = TransformerSeq2Seq(9, 7, TransformerShape(dropout=0.0, **sizes))
     for parameter in made.parameters():  # far from uniform
         nn.init.normal_(parameter, std=0.7)
     return made.double().eval()
@@ -123,41 +123,12 @@ def test_a_mixed_cache_is_a_mixture_of_keys_and_values_position_by_position():
 @settings(max_examples=5, deadline=None)
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), extra=st.integers(0, 3))
 def test_padding_never_changes_a_number(options, lengths, extra):
-    """Loss, gradient and decode of a sentence, alone and in a padded batch."""
-    model, data = build(options), examples(lengths)
-    batch = collate(data)
-    padding = torch.zeros(len(data), extra, dtype=torch.long)
-    batch = batch._replace(
-        source=torch.cat([batch.source, padding], 1),
-        target=torch.cat([batch.target, padding], 1),
-        mask=torch.cat([batch.mask, padding.bool()], 1),
-    )
-
-    def gradients(one: Batch) -> list[torch.Tensor]:
-        loss = call(CrossEntropy(), model, one).total
-        return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
-
-    together, alone = gradients(batch), [gradients(collate([e])) for e in data]
-    for i, value in enumerate(together):
-        torch.testing.assert_close(value, sum(a[i] for a in alone))
-    limits = torch.tensor([len(e.source) for e in data])
-    found = beam_search(model(batch.source), k=3, lengths=limits)
-    soft = soft_beam(model(batch.source), k=3, alpha=0.5, time=int(limits.max()), lengths=limits)
-    for row, example in enumerate(data):
-        single, n = model(collate([example]).source), len(example.source)
-        one = beam_search(single, k=3, lengths=limits[row : row + 1])
-        assert one.tokens[0, 0].tolist() == found.tokens[row, 0, :n].tolist()
-        torch.testing.assert_close(one.scores[0], found.scores[row])
-        apart = soft_beam(single, k=3, alpha=0.5, time=n)
-        torch.testing.assert_close(apart.score[0], soft.score[row])
+    conformance.padding_never_changes_a_number(build(options), examples(lengths), extra)
 
 
 @kinds
 def test_order_of_the_batch_does_not_matter(options):
-    model, batch, order = build(options), batch_of([2, 6, 4]), torch.tensor([2, 0, 1])
-    scores = model(batch.source).forced(batch.target)
-    permuted = model(batch.source[order]).forced(batch.target[order])
-    torch.testing.assert_close(scores[order], permuted)
+    conformance.the_order_of_the_batch_does_not_matter(build(options), batch_of([2, 6, 4]))
 
 
 OBJECTIVES = [
@@ -190,9 +161,9 @@ def test_a_sentence_has_the_same_loss_alone_and_in_a_batch(objective):
 
 
 def test_too_many_positions_are_refused():
-    with pytest.raises(ValueError, match="13 positions; the model has 12"):
+    with pytest.raises(ValueError, match="13 positions; the model's limit is 12"):
         build()(torch.ones(1, 13).long())
-    with pytest.raises(ValueError, match="13 positions; the model has 12"):
+    with pytest.raises(ValueError, match="13 positions; the model's limit is 12"):
         beam_search(build()(SOURCE), k=2, lengths=torch.tensor([13, 13]))
 
 

@@ -68,7 +68,7 @@ def test_another_number_of_processes_cannot_go_on(tmp_path, monkeypatch):
     header = make_header("letters", ["A[MASK]"], config, 1)
     write_samples(letter_mlm(), header, config, out, every=0.0, quiet=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="begun by 1 processes, not 2"):
+    with pytest.raises(UserError, match="started by 1 processes, not 2"):
         begin(out, header, resume=True)
 
 

@@ -53,7 +53,7 @@ def test_a_kernel_of_ones_own(tmp_path, monkeypatch, capsys):
         (["none"], "no kernel 'none'"),
         (["no.such:thing"], "cannot be loaded"),
         (["fast-early-rejection", "--energy", "raw"], "the terms of RawEnergy"),
-        (["block", "--words", "50"], "--words 50: must be from 2 to 6"),
+        (["block", "--words", "50"], "--words 50: must be at least 2 and at most 6"),
     ],
 )
 def test_what_cannot_be_certified_is_said_in_a_sentence(words, sentence, capsys):

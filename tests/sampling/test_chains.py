@@ -19,8 +19,8 @@ from softbeam.sampling.chains import (
     fill_in_turn,
     fill_randomly,
     partition,
-    run,
-    sweep,
+    run_chains,
+    sweep_once,
     trace,
 )
 from softbeam.sampling.energies import LocalEnergy
@@ -180,7 +180,9 @@ PLAN = Plan(
 
 def records(seed=0, *, plan=PLAN, mlm=None, **options):
     at, warm_up, _ = sampler(mlm or TinyMLM())
-    return list(run(at, TEXTS, FREE, plan=plan, rng=generator(seed), warm_up=warm_up, **options))
+    return list(
+        run_chains(at, TEXTS, FREE, plan=plan, rng=generator(seed), warm_up=warm_up, **options)
+    )
 
 
 def test_the_same_seed_gives_the_same_chain():
@@ -198,11 +200,11 @@ def test_a_chain_goes_on_from_a_record_as_if_it_had_not_stopped():
     whole = records(3)
     at, warm_up, _ = sampler(TinyMLM())
     rng = generator(3)
-    some = run(at, TEXTS, FREE, plan=PLAN, rng=rng, warm_up=warm_up)
+    some = run_chains(at, TEXTS, FREE, plan=PLAN, rng=rng, warm_up=warm_up)
     stopped = [next(some) for _ in range(3)]
     later = torch.Generator()
     later.set_state(rng.get_state())
-    rest = run(at, stopped[-1].state, FREE, plan=PLAN, rng=later, warm_up=warm_up, first=3)
+    rest = run_chains(at, stopped[-1].state, FREE, plan=PLAN, rng=later, warm_up=warm_up, first=3)
     for a, b in zip(whole, [*stopped, *rest], strict=True):
         assert a.sweep == b.sweep and torch.equal(a.state.tokens, b.state.tokens)
         assert torch.equal(a.state.energy, b.state.energy)
@@ -224,7 +226,7 @@ def test_counts_and_rates():
         assert torch.equal(n.accepted, n.repeated + n.novel)
         assert (n.accepted <= n.proposals).all()
         torch.testing.assert_close(n.rate("novel"), n.novel / n.proposals)
-    idle = run(
+    idle = run_chains(
         sampler(TinyMLM())[0], TEXTS, FREE & False, plan=Plan(sweeps=1, burn_in=0), rng=generator()
     )
     (record,) = idle
@@ -238,7 +240,7 @@ def test_each_flag_has_its_own_count():
     state = ChainState(TEXTS, torch.zeros(3))
     kernel = Kernel(lambda tokens: state, lambda state, positions, rng: (state, info))
     active = torch.ones_like(FREE)
-    _, counts = sweep(kernel, state, [active, active, active & False], generator())
+    _, counts = sweep_once(kernel, state, [active, active, active & False], generator())
     assert counts.proposals.tolist() == [2, 2, 2]
     assert counts.accepted.tolist() == [2, 2, 0] and counts.novel.tolist() == [0, 2, 0]
     assert counts.repeated.tolist() == [2, 0, 0] and counts.stuck.tolist() == [0, 0, 2]
@@ -264,7 +266,7 @@ def scripted(log):
 def test_the_kernel_meets_each_free_position_once_a_sweep_at_the_sweeps_temperature():
     log = []
     plan = Plan(sweeps=4, burn_in=0, order="sequential", temperature=Linear(slope=-0.4, floor=0.1))
-    assert len(list(run(scripted(log), TEXTS, FREE, plan=plan, rng=generator()))) == 4
+    assert len(list(run_chains(scripted(log), TEXTS, FREE, plan=plan, rng=generator()))) == 4
     assert [t for t, _ in log] == pytest.approx([1.0] * 3 + [0.6] * 3 + [0.2] * 3 + [0.1] * 3)
     for s in range(4):
         for k, (_, positions) in enumerate(log[3 * s : 3 * s + 3]):
@@ -295,7 +297,8 @@ def test_the_trace_counts_tokens_outside_of_their_nucleus():
     texts = every_text(mlm, time=3)
     free, plan = torch.ones_like(texts).bool(), Plan(sweeps=5, burn_in=0)
     rates = [
-        trace(run(at, texts, free, plan=plan, rng=generator())).stuck for at in (stuck, mended)
+        trace(run_chains(at, texts, free, plan=plan, rng=generator())).stuck
+        for at in (stuck, mended)
     ]
     assert rates[0].mean() > 0.1 and rates[1].max() == 0
 
@@ -307,7 +310,7 @@ def test_annealing_finds_lower_energies():
     texts = every_text(mlm, time=3).repeat(4, 1)
     free = torch.ones_like(texts).bool()
     means = [
-        list(run(at, texts, free, plan=plan, rng=generator()))[-1].state.energy.mean()
+        list(run_chains(at, texts, free, plan=plan, rng=generator()))[-1].state.energy.mean()
         for plan in (
             Plan(sweeps=12, burn_in=0),
             Plan(sweeps=12, burn_in=0, temperature=Linear(slope=-0.1, floor=0.05)),
@@ -319,18 +322,18 @@ def test_annealing_finds_lower_energies():
 
 def test_plans_are_checked():
     for options in ({"forced": 8}, {"burn_in": 34}, {"forced": -1}):
-        with pytest.raises(ValueError, match="each is at least 0 and at most the next"):
+        with pytest.raises(ValueError, match="each must be at least 0 and at most the next"):
             Plan(**options)
     with pytest.raises(ValueError, match="temperature falls to -0.2.*; give it a floor"):
         Plan(temperature=Linear(slope=-0.04, floor=-1.0))  # as printed: 33 sweeps, T = 1 - 0.04 e
     at, _, _ = sampler(TinyMLM())
     with pytest.raises(ValueError, match="forced=1 sweeps need"):
-        run(at, TEXTS, FREE, plan=PLAN, rng=generator())
+        run_chains(at, TEXTS, FREE, plan=PLAN, rng=generator())
     with pytest.raises(ValueError, match="needs the kernel at each temperature"):
-        run(at(1.0), TEXTS, FREE, plan=PLAN, rng=generator(), warm_up=at(1.0))
+        run_chains(at(1.0), TEXTS, FREE, plan=PLAN, rng=generator(), warm_up=at(1.0))
     impossible = metropolis_hastings(lambda t: torch.full((len(t),), math.inf), lambda *_: None)
     with pytest.raises(ValueError, match="start: chain 0 has the energy inf"):
-        run(impossible, TEXTS, FREE, plan=Plan(), rng=generator())
+        run_chains(impossible, TEXTS, FREE, plan=Plan(), rng=generator())
 
 
 def test_parallel_tempering_samples_the_target_on_its_first_rung():
@@ -343,7 +346,7 @@ def test_parallel_tempering_samples_the_target_on_its_first_rung():
     states = every_text(mlm, time=2)
     start = states[torch.arange(3 * ensembles) % 9]
     plan = Plan(sweeps=40, burn_in=20)
-    made = list(run(kernel, start, start >= 3, plan=plan, rng=generator(), between=swaps))
+    made = list(run_chains(kernel, start, start >= 3, plan=plan, rng=generator(), between=swaps))
     swapped = torch.stack([torch.stack([i.accepted for i in r.between]) for r in made]).double()
     rates = swapped.unflatten(-1, (-1, 3)).mean((0, 2))
     assert (rates[0, :2] > 0.3).all() and rates[0, 2] == 0  # first 0: rungs 0 and 1

@@ -208,5 +208,5 @@ def test_errors_name_the_limits():
         )
     with pytest.raises(ValueError, match="share=0"):
         start.fitted(torch.zeros(1, 2, dtype=torch.long), share=0.0)
-    with pytest.raises(ValueError, match="nothing is left"):
+    with pytest.raises(ValueError, match="no sequence is left"):
         everything(2, 1, forbidden=(0, 1))

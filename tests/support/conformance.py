@@ -1,16 +1,21 @@
 """What every decoder must do, whatever it is made of; float64 unless a tolerance is given."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from softbeam.data.batches import Encoded, collate
+from softbeam.models.huggingface.decoder import HfModel
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.losses.feedback import hard_argmax, mixed_scores
+from softbeam.schedules import Moment
 from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.hard import beam_search, greedy
 from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.loop import expected_cost, soft_beam, soft_beam_loss
 from softbeam.tensors import gather, map_state, mix
-from softbeam.types import Decoder, FusedDecoder, State
+from softbeam.types import Batch, Decoder, FusedDecoder, State
 from support.toys import plain_beam
 
 NEAR = {"rtol": 1e-6, "atol": 1e-6}
@@ -92,7 +97,7 @@ def own_predictions_fed_back_are_the_greedy_path(decoder: Decoder, time: int) ->
 
 
 def fast_soft_beams_equal_the_reference(
-    model: torch.nn.Module, source: Tensor, lengths: list[int], eos: int | None
+    model: nn.Module, source: Tensor, lengths: list[int], eos: int | None
 ) -> None:
     """Values and the gradients of all parameters, through the mixed states; raw and local."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -114,5 +119,70 @@ def fast_soft_beams_equal_the_reference(
     for wrap in (lambda d: d, LocallyNormalized):
         expected = found(REFERENCE, wrap)
         for form in (FAST, Form(candidates=4, tolerance=1e-9), Form(checkpoint=True)):
-            for a, b in zip(found(form, wrap), expected, strict=True):
+            values = found(form, wrap)
+            torch.testing.assert_close(values[0], expected[0], rtol=0, atol=1e-6)
+            for a, b in zip(values[1:], expected[1:], strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def padding_never_changes_a_number(model: nn.Module, data: list[Encoded], extra: int) -> Batch:
+    """Loss, gradient, hard and soft beams of a sentence, alone and in a padded batch."""
+    batch = collate(data)
+    padding = torch.zeros(len(data), extra, dtype=torch.long)
+    batch = batch._replace(
+        source=torch.cat([batch.source, padding], 1),
+        target=torch.cat([batch.target, padding], 1),
+        mask=torch.cat([batch.mask, padding.bool()], 1),
+    )
+
+    def gradients(one: Batch) -> list[Tensor]:
+        loss = CrossEntropy()(model, one, now=Moment(), rng=torch.Generator()).total
+        return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+    together, alone = gradients(batch), [gradients(collate([e])) for e in data]
+    for i, value in enumerate(together):
+        torch.testing.assert_close(value, sum(a[i] for a in alone))
+    limits = torch.tensor([len(e.source) for e in data])
+    hard = beam_search(model(batch.source), k=3, lengths=limits)
+    soft = soft_beam(model(batch.source), k=3, alpha=0.5, time=int(limits.max()), lengths=limits)
+    for row, example in enumerate(data):
+        single, n = model(collate([example]).source), len(example.source)
+        one = beam_search(single, k=3, lengths=limits[row : row + 1])
+        assert one.tokens[0, 0].tolist() == hard.tokens[row, 0, :n].tolist()
+        torch.testing.assert_close(one.scores[0], hard.scores[row])
+        apart = soft_beam(single, k=3, alpha=0.5, time=n)
+        torch.testing.assert_close(apart.score[0], soft.score[row])
+    return batch
+
+
+def the_order_of_the_batch_does_not_matter(model: nn.Module, batch: Batch) -> None:
+    order = torch.tensor([2, 0, 1])
+    scores = model(batch.source).forced(batch.target)
+    permuted = model(batch.source[order]).forced(batch.target[order])
+    torch.testing.assert_close(scores[order], permuted)
+
+
+def beams_of_a_source_do_not_depend_on_the_batch(model: nn.Module, source: Tensor) -> None:
+    """Nor on more padding; of two sources, the second is the shorter one."""
+    limits, short = torch.tensor([4, 4]), int((source[1] != 0).sum())
+    whole = beam_search(model(source), k=2, lengths=limits)
+    wide = beam_search(model(pad(source, (0, 2))), k=2, lengths=limits)
+    back = beam_search(model(source.flip(0)), k=2, lengths=limits)
+    alone = beam_search(model(source[1:, :short]), k=2, lengths=limits[1:])
+    torch.testing.assert_close(wide.scores, whole.scores)
+    torch.testing.assert_close(back.scores.flip(0), whole.scores)
+    torch.testing.assert_close(alone.scores, whole.scores[1:])
+    assert torch.equal(wide.tokens, whole.tokens) and torch.equal(alone.tokens, whole.tokens[1:])
+
+
+def gradients_flow_through_the_mixed_cache(adapter: HfModel, source: Tensor) -> None:
+    """Of the embeddings and the first attention of a Hugging Face model."""
+    adapter.tokens.padding_idx = None  # the row of padding has no gradient on purpose
+    costs = torch.rand(2, 3, 12, generator=torch.Generator().manual_seed(1)).double()
+    table_and_first_attention = list(adapter.model.get_decoder().parameters())[:6]
+    parameters = [p for p in table_and_first_attention if p.requires_grad]
+
+    def loss(*_):
+        return soft_beam_loss(adapter(source), costs, k=2, alpha=0.5)
+
+    assert torch.autograd.gradcheck(loss, parameters, check_undefined_grad=False, fast_mode=True)

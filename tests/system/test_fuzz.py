@@ -33,7 +33,7 @@ from softbeam.reports.verdicts import claim_text
 from softbeam.runtime import cells, files
 from softbeam.sampling.texts.files import make_header, read_header, read_samples, write_samples
 from softbeam.sampling.texts.settings import SamplingConfig
-from softbeam.sampling.texts.summary import finish, finished, traces
+from softbeam.sampling.texts.summary import chains_by_text, finish, finished
 from softbeam.training import checkpoint, fairseq, runs
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
 from support.bad_input.things import make_tables
@@ -301,7 +301,7 @@ def test_samples(data, sampled, tmp_path):
     value_or_sentence(lambda: read_header(path))
     rows = value_or_sentence(lambda: list(read_samples(path)))
     if rows:
-        value_or_sentence(lambda: traces(rows))
+        value_or_sentence(lambda: chains_by_text(rows))
 
 
 @FUZZ

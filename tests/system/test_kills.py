@@ -116,7 +116,7 @@ def test_a_signal_lets_sampling_finish_its_sweep(nursery, letters_mlm, tmp_path,
     end = nursery.life(sample_words(letters_mlm, out), Aim("lines", 4, signum=signum))
     assert (end.code, end.hit) == (code, "lines")
     assert end.said == (
-        f"softbeam sample: stopped after a whole sweep; --resume goes on with {out}\n"
+        f"softbeam sample: stopped after a complete sweep; --resume continues {out}\n"
     )
     assert out.read_bytes().endswith(b"\n") and checkpoint_of(out).exists()
     assert len(list(read_samples(out))) == 4 * 4

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.objectives.losses.masked import hidden_at_rate, hidden_uniformly, masked_cross_entropy
 from softbeam.sampling.tiny import TinyMLM
@@ -55,7 +56,9 @@ def counting_texts():
 
 def small(seed=0):
     torch.manual_seed(seed)
-    return TransformerMlm(8, pad_id=0, mask_id=1, specials=(2,), width=16, layers=1, heads=2)
+    return TransformerMlm(
+        8, TransformerShape(width=16, layers=1, heads=2), pad_id=0, mask_id=1, specials=(2,)
+    )
 
 
 @pytest.mark.parametrize("hide", [hidden_at_rate, hidden_uniformly])

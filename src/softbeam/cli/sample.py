@@ -5,52 +5,76 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.cli.parser import Parser, add_fields, as_lists, given_texts, parser, say_json
 from softbeam.data.readers import read_texts
 from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.runtime import ranks
-from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.runtime.progress import Progress
+from softbeam.sampling.texts.settings import NOT_OF_INFILL, SamplingConfig, infill_settings
 
 if TYPE_CHECKING:
-    from softbeam.models.huggingface.masked import HfMaskedLM
-    from softbeam.sampling.texts.infill import Filling
+    import torch
 
-OF_SAMPLING = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
+    from softbeam.models import catalogue
+    from softbeam.models.huggingface.masked import HfMaskedLM
+    from softbeam.sampling import certified_kernels
+    from softbeam.sampling.texts import (
+        files,
+        infill as infilling,
+        sampler,
+        score as scoring,
+        summary,
+    )
+    from softbeam.sampling.texts.infill import Filling
+else:
+    torch, catalogue = lazy("torch"), lazy("softbeam.models.catalogue")
+    certified_kernels = lazy("softbeam.sampling.certified_kernels")
+    files, summary = lazy("softbeam.sampling.texts.files"), lazy("softbeam.sampling.texts.summary")
+    infilling, scoring = (
+        lazy("softbeam.sampling.texts.infill"),
+        lazy("softbeam.sampling.texts.score"),
+    )
+    sampler = lazy("softbeam.sampling.texts.sampler")
+
+DTYPES = ("float32", "float64", "bfloat16")
 
 
 def sample(words: list[str]) -> int:
-    """Texts of a masked LM: softbeam sample --mlm NAME --text "…[MASK]…" --out samples.jsonl"""
-    made = parser(
+    """Sample a masked LM: softbeam sample --mlm NAME --text "…[MASK]…" --out samples.jsonl"""
+    arguments = parser(
         "sample",
-        "Markov chains over texts of a masked language model, written to a file of JSON lines "
-        "while they run; beside it a summary (.json) and a plot of the traces (.png).",
+        "Run Markov chains over texts of a masked language model, and write each sample to a file "
+        "of JSON lines when it is drawn; write a summary (.json) and a plot (.png) beside it.",
     )
-    mlm_arguments(made)
-    made.add_argument("--text", type=str, default=None, help="a text; [MASK] is a gap of one token")
-    made.add_argument("--input", type=str, default=None, help="texts, one on a line; - for stdin")
-    made.add_argument("--length", type=int | None, default=None, help="a text of so many gaps")
-    made.add_argument("--out", type=str, default="samples.jsonl", help="the file to write")
-    made.add_argument("--resume", action="store_true", help="go on with a file that was stopped")
-    made.add_argument("--checkpoint-every", type=float, default=2.0, help="seconds, at least")
-    config_arguments(made)
-    made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
-    parsed = made.parse_args(as_lists(words, ("--anneal",)))
+    mlm_arguments(arguments)
+    text_arguments(arguments, "a text; each [MASK] is a gap of one token")
+    arguments.add_argument(
+        "--length", type=int | None, default=None, help="sample a text of this many gaps"
+    )
+    arguments.add_argument("--out", type=str, default="samples.jsonl", help="file to write")
+    arguments.add_argument("--resume", action="store_true", help="continue an interrupted file")
+    arguments.add_argument(
+        "--checkpoint-every", type=float, default=2.0, help="seconds between checkpoints, at least"
+    )
+    config_arguments(arguments)
+    arguments.add_argument(
+        "--json", action="store_true", help="print the summary as a last line of JSON"
+    )
+    parsed = arguments.parse_args(as_lists(words, ("--anneal",)))
     limited("--checkpoint-every", parsed.checkpoint_every, least=0)
-    config, texts = to_config(parsed), texts_to_sample(parsed)
-    from softbeam.sampling.texts import files, summary
-
+    config, texts = SamplingConfig(**given_settings(parsed)), texts_to_sample(parsed)
     out = Path(parsed.out)
     header = files.make_header(parsed.mlm, texts, config, parsed.threads)
     quiet = parsed.quiet or not ranks.first()
     with ranks.joined():
-        known = summary.finished(out, header) if parsed.resume and ranks.first() else None
-        found = ranks.from_first(known)
-        if found is None:
-            for line in () if quiet else [*config.caveats(), *idle(texts, config)]:
+        ready = parsed.resume and ranks.first()
+        record = ranks.from_first(summary.finished(out, header) if ready else None)
+        if record is None:
+            for line in () if quiet else [*config.caveats(), *idle_processes(texts, config)]:
                 print(f"note: {line}", file=sys.stderr)
-            mlm = load_mlm(parsed)
             seconds = files.write_samples(
-                mlm,
+                load_mlm(parsed),
                 header,
                 config,
                 out,
@@ -58,50 +82,60 @@ def sample(words: list[str]) -> int:
                 every=parsed.checkpoint_every,
                 quiet=quiet,
             )
-            found = summary.finish(out, header, seconds=seconds) if ranks.first() else None
-    if found is not None and ranks.first():
-        print(summary.as_text(found))
+            record = summary.finish(out, header, seconds=seconds) if ranks.first() else None
+    if record is not None and ranks.first():
+        print(summary.as_text(record))
         if parsed.json:
-            say_json(found)
+            say_json(record)
     return 0
 
 
-def idle(texts: list[str], config: SamplingConfig) -> list[str]:
-    """A sentence where some of the processes have nothing to sample."""
-    from softbeam.sampling.texts.files import grouped
-
-    groups = len(grouped(texts, config))
+def idle_processes(texts: list[str], config: SamplingConfig) -> list[str]:
+    """Say how to use all processes if some of them have nothing to sample."""
+    groups = len(sampler.grouped(texts, config))
     if groups >= ranks.world():
         return []
-    few = max(config.chains, config.chains * len(texts) // ranks.world())
+    fewer = max(config.chains, config.chains * len(texts) // ranks.world())
     return [
-        f"{ranks.world() - groups} of {ranks.world()} processes have nothing to do: the texts are "
-        f"{groups} times --at-once {config.at_once} chains; --at-once {few} makes more of them"
+        f"{ranks.world() - groups} of {ranks.world()} processes have nothing to do: with --at-once "
+        f"{config.at_once} there are {groups} groups of texts; --at-once {fewer} makes more of them"
     ]
 
 
 def score(words: list[str]) -> int:
-    """Pseudo-log-likelihoods: softbeam score --mlm NAME --input FILE [--per-token]"""
-    made = parser("score", "The pseudo-log-likelihood of each text, its tokens masked in turn.")
-    mlm_arguments(made)
-    made.add_argument("--text", type=str, default=None, help="a text")
-    made.add_argument("--input", type=str, default=None, help="texts, one on a line; - for stdin")
-    made.add_argument("--energy", type=str, choices=["local", "raw"], default="local")
-    made.add_argument("--per-token", action="store_true", help="also the score of each token")
-    made.add_argument("--format", type=str, choices=["text", "jsonl", "tsv"], default="text")
-    made.add_argument("--dtype", type=str, choices=list(DTYPES), default="float32")
-    made.add_argument("--rows", type=int, default=256, help="masked rows at once, at most")
-    parsed = made.parse_args(words)
-    if parsed.rows < 1:
-        raise UserError(f"--rows {parsed.rows}: must be at least 1")
-    texts = given_texts(parsed)
-    from softbeam.runtime.progress import Progress
-    from softbeam.sampling.texts import score as scoring
-
-    mlm = load_mlm(parsed)
+    """Score texts by pseudo-log-likelihood: softbeam score --mlm NAME --input FILE [--per-token]"""
+    arguments = parser(
+        "score", "Print the pseudo-log-likelihood of each text: its tokens are masked in turn."
+    )
+    mlm_arguments(arguments)
+    text_arguments(arguments, "a text")
+    arguments.add_argument(
+        "--energy",
+        type=str,
+        choices=["local", "raw"],
+        default="local",
+        help="sum log-probabilities (local) or logits (raw)",
+    )
+    arguments.add_argument("--per-token", action="store_true", help="print a score for each token")
+    arguments.add_argument(
+        "--format", type=str, choices=["text", "jsonl", "tsv"], default="text", help="output format"
+    )
+    arguments.add_argument(
+        "--dtype",
+        type=str,
+        choices=list(DTYPES),
+        default="float32",
+        help="number format of the model",
+    )
+    arguments.add_argument(
+        "--rows", type=int, default=256, help="largest number of rows the model gets at once"
+    )
+    parsed = arguments.parse_args(words)
+    limited("--rows", parsed.rows, least=1)
+    texts, mlm = given_texts(parsed), load_mlm(parsed)
     quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()
     with ranks.joined(), Progress("score", len(texts), quiet=quiet) as progress:
-        rows = scoring.scored(mlm, texts, energy=parsed.energy, rows=parsed.rows)
+        rows = scoring.score_texts(mlm, texts, energy=parsed.energy, rows=parsed.rows)
         for line in scoring.rendered(rows, style=parsed.format, per_token=parsed.per_token):
             if ranks.first():
                 print(line, flush=True)
@@ -111,86 +145,95 @@ def score(words: list[str]) -> int:
 
 def infill(words: list[str]) -> int:
     """Fill all gaps of a text jointly: softbeam infill --mlm NAME --text "… [MASK] [MASK] …\""""
-    made = parser(
+    arguments = parser(
         "infill",
-        "The distinct fillings of all gaps of a text together, lowest energy first, with their "
-        "shares of the samples. mh samples the joint distribution; in-turn fills gaps one after "
-        "another, and greedy all at once.",
+        "Print the distinct fillings of all gaps of a text together, lowest energy first, with "
+        "their shares of the samples. mh samples the joint distribution; in-turn fills the gaps "
+        "one after another; greedy fills all of them at once.",
     )
-    mlm_arguments(made)
-    made.add_argument("--text", type=str, default=None, help="a text with gaps, [MASK]")
-    made.add_argument("--input", type=str, default=None, help="texts, one on a line; - for stdin")
-    made.add_argument("--samples", type=int, default=200, help="fillings to draw")
-    made.add_argument("--method", type=str, choices=["mh", "in-turn", "greedy"], default="mh")
-    made.add_argument("--show", type=int, default=10, help="fillings to print")
-    config_arguments(made, skip=OF_SAMPLING)
-    made.add_argument("--json", action="store_true", help="a line of JSON with all of a text's")
-    parsed = made.parse_args(words)
+    mlm_arguments(arguments)
+    text_arguments(arguments, "a text with gaps, [MASK]")
+    arguments.add_argument("--samples", type=int, default=200, help="number of samples to draw")
+    arguments.add_argument(
+        "--method",
+        type=str,
+        choices=["mh", "in-turn", "greedy"],
+        default="mh",
+        help="how to fill the gaps",
+    )
+    arguments.add_argument("--show", type=int, default=10, help="number of fillings to print")
+    config_arguments(arguments, skip=NOT_OF_INFILL)
+    arguments.add_argument(
+        "--json", action="store_true", help="print all fillings of a text as a line of JSON"
+    )
+    parsed = arguments.parse_args(words)
     for name in ("samples", "show"):
-        if parsed[name] < 1:
-            raise UserError(f"--{name} {parsed[name]}: must be at least 1")
-    limited("--burn-in", parsed.burn_in, least=0)
-    config, texts = to_config(parsed, sweeps=parsed.burn_in + 1), given_texts(parsed)
-    from softbeam.sampling.texts.infill import infill_all
-
+        limited(f"--{name}", parsed[name], least=1)
+    config, texts = infill_settings(given_settings(parsed)), given_texts(parsed)
     mlm = load_mlm(parsed)
     with ranks.joined():
-        every = infill_all(mlm, texts, config, samples=parsed.samples, method=parsed.method)
-        for text, found in zip(texts, every, strict=True):
+        filled = infilling.fill_texts(
+            mlm, texts, config, samples=parsed.samples, method=parsed.method
+        )
+        for text, fillings in zip(texts, filled, strict=True):
             if ranks.first():
-                show_fillings(text, found, parsed)
+                show_fillings(text, fillings, parsed)
     return 0
 
 
-def show_fillings(text: str, found: "list[Filling]", parsed: Any) -> None:
-    """The fillings of a text as a table, and as JSON where asked."""
+def show_fillings(text: str, fillings: "list[Filling]", parsed: Any) -> None:
+    """Print the fillings of a text as a table, and as JSON if `--json` is given."""
     print(f"  share    energy  {'text' if parsed.input is None else text}")
-    for one in found[: parsed.show]:
-        print(f"{one.share:7.3f}  {one.energy:8.3f}  {one.text}")
-    if len(found) > parsed.show:
-        print(f"and {len(found) - parsed.show} others")
+    for filling in fillings[: parsed.show]:
+        print(f"{filling.share:7.3f}  {filling.energy:8.3f}  {filling.text}")
+    if len(fillings) > parsed.show:
+        print(f"and {len(fillings) - parsed.show} others")
     if parsed.json:
-        rows = [one._asdict() for one in found]
+        rows = [filling._asdict() for filling in fillings]
         say_json({"text": text, "method": parsed.method, "fillings": rows})
 
 
-DTYPES = ("float32", "float64", "bfloat16")
-
-
-def mlm_arguments(made: Parser) -> None:
-    """The model, and how much of the machine it takes."""
-    made.add_argument("--mlm", type=str, required=True, help="folder, hub name, or `models list`")
-    made.add_argument("--threads", type=int, default=1, help="processor threads")
+def mlm_arguments(arguments: Parser) -> None:
+    """Add the options that name the model and limit its use of the machine."""
+    arguments.add_argument(
+        "--mlm", type=str, required=True, help="a folder, a hub name, or a name of `models list`"
+    )
+    arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
     trust = "run the code that the model's folder or repository brings; read it first"
-    made.add_argument("--trust-remote-code", action="store_true", help=trust)
-    made.add_argument("--quiet", action="store_true", help="no progress")
+    arguments.add_argument("--trust-remote-code", action="store_true", help=trust)
+    arguments.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def load_mlm(parsed: Any) -> "HfMaskedLM":
-    if parsed.threads < 1:
-        raise UserError(f"--threads {parsed.threads}: must be at least 1")
-    import torch
-
-    from softbeam.models import catalogue
-
-    torch.set_num_threads(parsed.threads)
-    return catalogue.load(
-        parsed.mlm,
-        dtype=getattr(torch, parsed.dtype),
-        trust_remote_code=parsed.trust_remote_code,
+def text_arguments(arguments: Parser, text: str) -> None:
+    """Add the options that give the texts."""
+    arguments.add_argument("--text", type=str, default=None, help=text)
+    arguments.add_argument(
+        "--input", type=str, default=None, help="file of texts, one on a line; - for stdin"
     )
 
 
-def config_arguments(made: Parser, *, skip: tuple[str, ...] = ()) -> None:
-    """The flags of a `SamplingConfig`; its lists are given as files or words."""
-    add_fields(made, SamplingConfig, skip=(*skip, "lexicon", "allowed"))
-    made.add_argument("--lexicon", type=str, default=None, help="file of words to favour")
-    tokens = "tokens that alone may be sampled: a file, one on a line, or A,B,C"
-    made.add_argument("--allowed", type=str, default=None, help=tokens)
+def load_mlm(parsed: Any) -> "HfMaskedLM":
+    """Load the model that the options name."""
+    limited("--threads", parsed.threads, least=1)
+    torch.set_num_threads(parsed.threads)
+    return catalogue.load_mlm(
+        parsed.mlm, dtype=parsed.dtype, trust_remote_code=parsed.trust_remote_code
+    )
 
 
-def to_config(parsed: Any, **others: Any) -> SamplingConfig:
-    given = {f.name: parsed[f.name] for f in fields(SamplingConfig) if f.name in parsed}
+def config_arguments(arguments: Parser, *, skip: tuple[str, ...] = ()) -> None:
+    """Add the flags of a `SamplingConfig`; its lists are given as files or words."""
+    add_fields(arguments, SamplingConfig, skip=(*skip, "lexicon", "allowed"))
+    arguments.add_argument(
+        "--lexicon", type=str, default=None, help="file of words to favour, one on a line"
+    )
+    tokens = "the only tokens that may be sampled: a file, one on a line, or A,B,C"
+    arguments.add_argument("--allowed", type=str, default=None, help=tokens)
+
+
+def given_settings(parsed: Any) -> dict[str, Any]:
+    """Collect the fields of a `SamplingConfig` from the options; read files of words."""
+    settings = {f.name: parsed[f.name] for f in fields(SamplingConfig) if f.name in parsed}
     words = () if parsed.lexicon is None else some_lines("--lexicon", parsed.lexicon)
     allowed: tuple[str, ...] = ()
     if parsed.allowed is not None and Path(parsed.allowed).is_file():
@@ -199,11 +242,11 @@ def to_config(parsed: Any, **others: Any) -> SamplingConfig:
         allowed = tuple(parsed.allowed.replace(",", " ").split())
         if not allowed:
             raise UserError(f"--allowed {parsed.allowed!r}: has no token")
-    return SamplingConfig(**given | {"lexicon": words, "allowed": allowed} | others)
+    return settings | {"lexicon": words, "allowed": allowed}
 
 
 def some_lines(option: str, path: str) -> tuple[str, ...]:
-    """The lines of a file that are not empty; there is at least one."""
+    """Read the non-empty lines of a file. Raises UserError if there is none."""
     lines = tuple(line.strip() for line in read_texts(path) if line.strip())
     if not lines:
         raise UserError(f"{option} {path}: has no line")
@@ -211,48 +254,54 @@ def some_lines(option: str, path: str) -> tuple[str, ...]:
 
 
 def texts_to_sample(parsed: Any) -> list[str]:
+    """The texts of `--text` or `--input`, or a text of `--length` gaps."""
     if parsed.length is None:
         return given_texts(parsed)
     if parsed.text is not None or parsed.input is not None:
         raise UserError("--length makes a text of gaps; give no --text or --input with it")
-    if parsed.length < 1:
-        raise UserError(f"--length {parsed.length}: must be at least 1")
+    limited("--length", parsed.length, least=1)
     return ["[MASK]" * parsed.length]
 
 
 def certify(words: list[str]) -> int:
-    """Is a sampler right? softbeam certify KERNEL [--energy local|raw] [--json]"""
-    made = parser(
+    """Check that a sampler is right: softbeam certify KERNEL [--energy local|raw] [--json]"""
+    arguments = parser(
         "certify",
-        "Build a kernel's whole transition matrix on a small masked language model and check it; "
-        "the exit code is 0 only if every certificate holds. KERNEL is a name (list shows them) or "
-        "module:function, a function of a masked language model and an energy.",
+        "Build the transition matrix of a kernel on a small masked language model and check it; "
+        "the exit code is 0 only if every certificate holds. KERNEL is a name (`certify list` "
+        "prints them) or module:function, a function of a masked language model and an energy.",
     )
-    made.add_argument("kernel", type=str, help="name, module:function, or list")
-    made.add_argument("--energy", type=str, choices=["local", "raw"], default="local")
-    made.add_argument("--words", type=int, default=3, help="size of the vocabulary")
-    made.add_argument("--time", type=int, default=3, help="length of the texts")
-    made.add_argument("--seed", type=int, default=0, help="of the model and of all samples")
-    made.add_argument("--json", action="store_true", help="certificates as a last line of JSON")
-    parsed = made.parse_args(words)
+    arguments.add_argument("kernel", type=str, help="name, module:function, or list")
+    arguments.add_argument(
+        "--energy",
+        type=str,
+        choices=["local", "raw"],
+        default="local",
+        help="energy of the target: sums of log-probabilities (local) or of logits (raw)",
+    )
+    arguments.add_argument("--words", type=int, default=3, help="size of the vocabulary")
+    arguments.add_argument("--time", type=int, default=3, help="length of the texts")
+    arguments.add_argument("--seed", type=int, default=0, help="seed of the model and all samples")
+    arguments.add_argument(
+        "--json", action="store_true", help="print the certificates as a last line of JSON"
+    )
+    parsed = arguments.parse_args(words)
     for name, low, high in (("words", 2, 6), ("time", 2, 4), ("seed", 0, LARGEST_SEED)):
-        if not low <= parsed[name] <= high:
-            raise UserError(f"--{name} {parsed[name]}: must be from {low} to {high}")
-    from softbeam.sampling.certified_kernels import KERNELS, certificates
-
+        limited(f"--{name}", parsed[name], least=low, most=high)
     if parsed.kernel == "list":
-        print("\n".join(f"{name:20} {kernel.what}" for name, kernel in KERNELS.items()))
+        kernels = certified_kernels.KERNELS
+        print("\n".join(f"{name:20} {kernel.what}" for name, kernel in kernels.items()))
         return 0
-    import torch
-
-    torch.set_num_threads(1)  # texts of three words: more threads only wait for each other
-    names = ("energy", "words", "time", "seed")
-    found = certificates(parsed.kernel, **{name: parsed[name] for name in names})
-    for one in found:
-        said = "holds" if one.holds else "FAILS"
-        print(f"{said}  {one.name:28} {one.value:10.2e} (limit {one.limit:.0e})  {one.detail}")
+    torch.set_num_threads(1)  # for texts of three words, more threads only wait for each other
+    options = {name: parsed[name] for name in ("energy", "words", "time", "seed")}
+    certificates = certified_kernels.certificates(parsed.kernel, **options)
+    for each in certificates:
+        verdict = "holds" if each.holds else "FAILS"
+        print(
+            f"{verdict}  {each.name:28} {each.value:10.2e} (limit {each.limit:.0e})  {each.detail}"
+        )
+    holds = all(each.holds for each in certificates)
     if parsed.json:
-        rows = [one._asdict() for one in found]
-        holds = all(one.holds for one in found)
+        rows = [each._asdict() for each in certificates]
         say_json({"kernel": parsed.kernel, "holds": holds, "certificates": rows})
-    return 0 if all(one.holds for one in found) else 1
+    return 0 if holds else 1

@@ -22,6 +22,7 @@ from softbeam.data.readers import Example
 from softbeam.data.tasks import LetterSounds, Stress
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
 from softbeam.errors import UserError
+from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.objectives.base import Objective
 from softbeam.objectives.likelihood import CrossEntropy
@@ -31,7 +32,7 @@ from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.progress import clock
-from softbeam.sampling.chains import Plan, fill_randomly, run
+from softbeam.sampling.chains import Plan, fill_randomly, run_chains
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
@@ -256,14 +257,10 @@ def phoneme_mlm(texts: list[tuple[str, ...]]) -> TransformerMlm:
     torch.manual_seed(1)
     mlm = TransformerMlm(
         len(vocabulary),
+        TransformerShape(width=32, layers=2, heads=2, longest=PHONEMES, dropout=0.0),
         pad_id=numbers[PAD],
         mask_id=numbers[MASK],
         specials=list(numbers.values()),
-        width=32,
-        layers=2,
-        heads=2,
-        longest=PHONEMES,
-        dropout=0.0,
     )
     table = pad([vocabulary.encode(text) for text in texts])
     rng = Generator().manual_seed(1)
@@ -287,7 +284,7 @@ def sampled(mlm: MaskedLM, kernel: Kernel, *, chains: int, sweeps: int) -> Chain
     free = torch.ones(chains, PHONEMES, dtype=torch.bool)
     start = fill_randomly(torch.full(free.shape, mlm.pad_id), free, mlm.allowed, rng)
     plan = Plan(sweeps=sweeps, burn_in=sweeps // 3)
-    records = run(kernel, start, free, plan=plan, rng=rng)
+    records = run_chains(kernel, start, free, plan=plan, rng=rng)
     means = torch.stack([r.state.energy for r in records if r.phase == "sample"]).mean(0)
     return Chains(float(means.mean()), float(means.std() / chains**0.5))
 

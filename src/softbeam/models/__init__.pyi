@@ -1,8 +1,9 @@
-from .catalogue import load as load
+from .catalogue import load_mlm as load_mlm
 from .conditional_masked import ConditionalMlm as ConditionalMlm
 from .huggingface.causal import HfCausalLM as HfCausalLM
 from .huggingface.masked import HfMaskedLM as HfMaskedLM
 from .huggingface.seq2seq import HfSeq2Seq as HfSeq2Seq
+from .layers import TransformerShape as TransformerShape
 from .lstm import Seq2Seq as Seq2Seq
 from .masked import TransformerMlm as TransformerMlm
 from .random_field import BiLstmMrf as BiLstmMrf

@@ -18,17 +18,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from softbeam._lazy import lazy
 from softbeam.data.catalogue import cache_dir
 from softbeam.data.download import wheel
 from softbeam.errors import UserError
+from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
 from softbeam.runtime.files import require_writable, write_text
 
 if TYPE_CHECKING:
     import torch
 
+    from softbeam.models.huggingface import masked
     from softbeam.models.huggingface.masked import HfMaskedLM
-from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
+else:
+    torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
 
+DTYPES = ("float32", "float64", "bfloat16")
 RECORD = "softbeam.json"  # what a folder was made of, and the checksums of its files
 
 
@@ -101,24 +106,30 @@ def fetch(name: str) -> Path:
     return folder
 
 
-def load(
+def load_mlm(
     name: str,
     *,
-    dtype: "torch.dtype | None" = None,
+    dtype: str = "float32",
     device: str = "cpu",
     trust_remote_code: bool = False,
 ) -> "HfMaskedLM":
-    """A model of this catalogue, fetched if need be; or one in a folder, or of the hub.
+    """Load a masked language model, with its tokenizer.
 
-    Code that a folder or a repository brings is run only if `trust_remote_code` says so.
+    Args:
+        name: a model of this catalogue, which is downloaded if necessary; a folder; or a name on
+            the Hugging Face hub.
+        dtype: number format of the weights: float32, float64 or bfloat16.
+        device: where the model runs.
+        trust_remote_code: run the code that a folder or repository brings. Without it no such code
+            is run, and a model that needs it is refused.
     """
-    import torch
-
-    from softbeam.models.huggingface.masked import HfMaskedLM
-
-    folder = fetch(name) if name in names() else name
-    return HfMaskedLM.load(
-        folder, dtype=dtype or torch.float32, device=device, trust_remote_code=trust_remote_code
+    if dtype not in DTYPES:
+        raise UserError(f"dtype {dtype}: must be one of {', '.join(DTYPES)}")
+    return masked.HfMaskedLM.load(
+        fetch(name) if name in names() else name,
+        dtype=getattr(torch, dtype),
+        device=device,
+        trust_remote_code=trust_remote_code,
     )
 
 

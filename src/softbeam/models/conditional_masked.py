@@ -1,8 +1,8 @@
 """Conditional masked language models (Mask-Predict, Ghazvininejad et al. 2019; thesis, Sec. 6.4).
 
-A Transformer reads the source, with a [LENGTH] token before it whose state scores the lengths of
-the target; another, without any order in time, scores masked target positions given all others
-and the source. Bound to its sources it is a `MaskedLM`: mask-predict and every sampler run on it.
+One Transformer reads the source, with a [LENGTH] token before it whose state scores the lengths of
+the target. Another, which sees both directions, scores masked target positions given all others and
+the source. Bound to its sources, the model is a `MaskedLM`, for mask-predict and all samplers.
 """
 
 from collections.abc import Sequence
@@ -12,26 +12,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from softbeam.models.layers import Layer, Memory, check_sizes, embedding, kept_tokens
+from softbeam.models.layers import Layer, Memory, TransformerShape, embedding, kept_tokens
 from softbeam.tensors import length_mask, lengths_of
 
 
 class ConditionalMlm(nn.Module):
-    """Source encoder, length scores, and a bidirectional decoder; `forward` binds it to sources.
+    """Source encoder, length scores, and a bidirectional decoder. Calling it binds it to sources.
 
     Args:
         source_vocab: number of source tokens; 0 is padding.
         target_vocab: number of target tokens, specials among them; 0 is padding.
-        mask_id: stands where a target token is hidden.
-        specials: numbers of the target tokens that no text holds; 0 and `mask_id` always are.
-        width: of the embeddings and of each layer.
-        layers: on each side.
-        heads: of each attention.
-        hidden: width of the feed-forward layers; four times `width` unless given.
-        longest: largest number of positions on each side.
-        dropout: while training.
-        norm_first: normalize before each part of a layer; the published models do it after.
-        eps: added to variances; 1e-12 in the published models.
+        shape: sizes of both sides. The published models have `norm_first` False and `eps` 1e-12.
+        mask_id: number of the token that hides a target token.
+        specials: numbers of the target tokens that no text holds, besides 0 and `mask_id`.
     """
 
     pad_id = 0
@@ -40,39 +33,22 @@ class ConditionalMlm(nn.Module):
         self,
         source_vocab: int,
         target_vocab: int,
+        shape: TransformerShape,
         *,
         mask_id: int,
         specials: Sequence[int] = (),
-        width: int = 256,
-        layers: int = 3,
-        heads: int = 4,
-        hidden: int | None = None,
-        longest: int = 256,
-        dropout: float = 0.1,
-        norm_first: bool = True,
-        eps: float = 1e-5,
     ):
         super().__init__()
-        check_sizes(width=width, layers=layers, heads=heads, longest=longest)
+        width, longest = shape.width, shape.longest
         self.mask_id, self.longest = mask_id, longest
         self.source_embed = embedding(source_vocab, width)
         self.source_position = embedding(longest, width)
         self.length_embed = embedding(longest, width)  # row 0 is [LENGTH], row n scores length n
         self.embed = embedding(target_vocab, width)  # also the output layer
         self.position = embedding(longest, width)
-
-        def stack(source: bool) -> nn.ModuleList:
-            knobs = (width, heads, hidden or 4 * width, dropout)
-            return nn.ModuleList(
-                Layer(*knobs, source=source, norm_first=norm_first, eps=eps) for _ in range(layers)
-            )
-
-        def last_norm() -> nn.Module:
-            return nn.LayerNorm(width, eps) if norm_first else nn.Identity()
-
-        self.encoder, self.encoder_norm = stack(source=False), last_norm()
-        self.decoder, self.decoder_norm = stack(source=True), last_norm()
-        self.dropout = nn.Dropout(dropout)
+        self.encoder, self.encoder_norm = shape.stack(), shape.last_norm()
+        self.decoder, self.decoder_norm = shape.stack(source=True), shape.last_norm()
+        self.dropout = nn.Dropout(shape.dropout)
         kept = kept_tokens(target_vocab, [self.pad_id, mask_id, *specials])
         self.register_buffer("kept", kept, persistent=False)
 
@@ -82,7 +58,7 @@ class ConditionalMlm(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source_time"]
     ) -> tuple[list[Memory], Float[Tensor, "batch longest"]]:
-        """What each decoder layer looks at, and a score for each length of the target."""
+        """Compute the memory of each decoder layer, and a score for each target length."""
         real = source != self.pad_id
         x = self.source_embed(source) + self.source_position(self.places(source))
         first = self.length_embed.weight[0].expand(len(source), 1, -1)
@@ -103,7 +79,7 @@ class ConditionalMlm(nn.Module):
         real: Bool[Tensor, "rows time"],
         memories: list[Memory],
     ) -> Float[Tensor, "rows time width"]:
-        """What each target position knows of the others and of the source."""
+        """Compute the state of each target position, given the others and the source."""
         x = self.dropout(self.embed(ids) + self.position(self.places(ids)))
         for layer, memory in zip(self.decoder, memories, strict=True):
             x = layer(x, real, memory)
@@ -111,14 +87,15 @@ class ConditionalMlm(nn.Module):
         return states
 
     def places(self, ids: Int[Tensor, "rows time"]) -> Int[Tensor, " time"]:
+        """The numbers of the positions."""
         time = ids.shape[1]
         if time > self.longest:
-            raise ValueError(f"{time} positions; the model has {self.longest}")
+            raise ValueError(f"{time} positions; the model's limit is {self.longest}")
         return torch.arange(time, device=ids.device)
 
 
 class Conditioned:
-    """A `ConditionalMlm` that has read its sources: a `MaskedLM` with scores of target lengths."""
+    """A `ConditionalMlm` bound to its sources: a `MaskedLM` with scores of target lengths."""
 
     def __init__(self, model: ConditionalMlm, source: Int[Tensor, "batch source_time"]):
         self.model = model
@@ -138,7 +115,7 @@ class Conditioned:
         masked: Bool[Tensor, "rows time"],
         owner: Int[Tensor, " rows"],
     ) -> Float[Tensor, "cells vocab"]:
-        """Scores at the masked cells, each given the unmasked ones and its row's source."""
+        """Score the masked cells, each given the unmasked ones and its row's source."""
         lengths = lengths_of((tokens != self.pad_id) | masked)
         real = length_mask(lengths.clamp_min(1), tokens.shape[1])
         ids = tokens.masked_fill(masked, self.model.mask_id)

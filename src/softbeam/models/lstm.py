@@ -2,7 +2,7 @@
 
 `Seq2Seq(...)(source)` is a `Decoder` bound to the source. Padding never changes a number: the
 backward encoder reads each sentence reversed within its own length, memory past the end is zero,
-and learned attention sees real positions only.
+and learned attention sees only real positions.
 """
 
 from typing import Literal, NamedTuple, cast
@@ -17,6 +17,8 @@ State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, a
 
 
 class Encoded(NamedTuple):
+    """Encoded sources."""
+
     memory: Float[Tensor, "batch source_time memory"]
     mask: Bool[Tensor, "batch source_time"]
     summary: Float[Tensor, "batch memory"]  # last forward and first backward state
@@ -55,7 +57,7 @@ class Encoder(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """Stacked LSTM layers that run a whole sequence in one call, or a step at a time."""
+    """Stacked LSTM layers that run a whole sequence in one call, or one step at a time."""
 
     def __init__(self, inputs: int, hidden: int, layers: int, dropout: float):
         super().__init__()
@@ -64,12 +66,14 @@ class Recurrence(nn.Module):
         self.between = nn.Dropout(between)
 
     def whole(self, inputs: Tensor, state: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
+        """Run all steps in one call."""
         h, c = (torch.stack([layer[i] for layer in state]) for i in (0, 1))
         return self.lstm(inputs, (h, c))[0]
 
     def step(
         self, value: Tensor, state: tuple[tuple[Tensor, Tensor], ...]
     ) -> tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]:
+        """Run one step."""
         new = []
         for number, layer in enumerate(state):
             value = value if number == 0 else self.between(value)
@@ -79,7 +83,7 @@ class Recurrence(nn.Module):
 
 
 class FixedAttention(nn.Module):
-    """The i-th memory for the i-th output; the decoder starts from zeros (thesis 5.4.2)."""
+    """Attention of output i to input i; the decoder starts from zeros (thesis 5.4.2)."""
 
     def __init__(self, memory: int, hidden: int, layers: int):
         super().__init__()
@@ -101,7 +105,7 @@ class FixedAttention(nn.Module):
 
 
 class BahdanauAttention(nn.Module):
-    """Additive attention over the memory, and a learned bridge to the first state (3.3.3)."""
+    """Additive attention, and a learned first state of the decoder (thesis 3.3.3)."""
 
     def __init__(self, memory: int, hidden: int, layers: int):
         super().__init__()
@@ -127,7 +131,10 @@ class BahdanauAttention(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """An encoder, a decoder and an output layer. Calling it binds a `Decoder` to a source."""
+    """An encoder, a decoder and an output layer. Calling the model binds a `Decoder` to a source.
+
+    `specs.Lstm` describes the arguments.
+    """
 
     def __init__(
         self,
@@ -160,8 +167,8 @@ class Seq2Seq(nn.Module):
         if tied:
             if self.output.weight.shape != self.embed.weight.shape:
                 raise ValueError(
-                    f"tied embeddings need an output layer as wide as the embeddings: "
-                    f"{self.output.weight.shape[1]} is not {label}"
+                    f"tied: the output layer must be as wide as the embeddings, {label}; "
+                    f"it is {self.output.weight.shape[1]} wide"
                 )
             self.output.weight = self.embed.weight
 
@@ -183,7 +190,7 @@ class LstmDecoder:
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """W and b of the scores, for relaxations that gather its gradient over the steps."""
+        """Weight and bias of the scores; relaxations sum their gradients over the steps."""
         return self.model.output.weight, self.model.output.bias
 
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
@@ -199,7 +206,7 @@ class LstmDecoder:
     def advance(
         self, state: State, emb: Float[Tensor, "rows emb"]
     ) -> tuple[Float[Tensor, "rows hidden"], State]:
-        """One step up to the output layer."""
+        """Run one step up to the output layer."""
         model, (layers, t) = self.model, state
         emb = model.dropout(emb)
         context = model.attention.context(self.encoded, self.keys, layers[-1][0], t)
@@ -207,12 +214,13 @@ class LstmDecoder:
         return self.readout(h, context, emb), (layers, t + 1)
 
     def readout(self, h: Tensor, context: Tensor, emb: Tensor) -> Tensor:
+        """Compute the input of the output layer."""
         if self.model.deep is None:
             return self.model.dropout(h)
         return self.model.dropout(self.model.deep(torch.cat([h, context, emb], -1)).tanh())
 
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
-        """Scores of every step given the gold prefix; the output layer runs once."""
+        """Score every step given the gold prefix; the output layer runs once."""
         state, bos = self.start()
         emb = torch.cat([bos[:, None], self.model.embed(target[:, :-1])], 1)
         if self.model.fused:
@@ -226,7 +234,7 @@ class LstmDecoder:
     def whole(
         self, emb: Float[Tensor, "batch time emb"], layers: tuple[tuple[Tensor, Tensor], ...]
     ) -> Float[Tensor, "batch time hidden"]:
-        """All steps in one LSTM call: possible where the context is known beforehand."""
+        """Run all steps in one LSTM call, where the context does not depend on the state."""
         memory, time = self.encoded.memory, emb.shape[1]
         short = time - memory.shape[1]
         if short > 0:

@@ -1,12 +1,12 @@
 r"""A Markov random field over whole sequences, of two LSTMs (thesis, Sec. 6.2.1 and 6.2.3).
 
 E_raw(y) = -sum_t f(y_t, h(y\t)) over the real positions, h(y\t) = [state of the forward LSTM before
-t; state of the backward LSTM after t]. Neither has read y_t, so all potentials come in one pass and
-nothing has to be masked. Padding is on the right and never changes a number: what stands there is
-not read, and its potentials are 0.
+t; state of the backward LSTM after t]. Neither state depends on y_t, so that one pass gives all
+potentials without masking. Padding is on the right and never changes a number: it is not read, and
+its potentials are 0.
 
-Sequences that have a part in common share its states: that makes the true conditionals several
-times cheaper than the |V| T passes of Sec. 6.2.2, and log Z far cheaper than |V|^T.
+Sequences with a common part share its states. So the true conditionals are several times cheaper
+than the |V| T passes of Sec. 6.2.2, and log Z is far cheaper than |V|^T passes.
 """
 
 import itertools
@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from softbeam.models.layers import check_sizes
 from softbeam.tensors import lengths_of, reverse_within
 
-CHUNK = 2**20
+CHUNK = 2**20  # sequences
 
 
 class Reader(nn.Module):
-    """One LSTM over the embeddings, and its share in the hidden layer of f."""
+    """An LSTM over the embeddings, and its contribution to the hidden layer of f."""
 
     def __init__(self, embedding: int, hidden: int):
         super().__init__()
@@ -33,16 +34,16 @@ class Reader(nn.Module):
         self.share = nn.Linear(hidden, hidden)
 
     def before(self, emb: Float[Tensor, "rows time emb"]) -> Float[Tensor, "rows time hidden"]:
-        """The state before each position: zeros, then what was read so far."""
+        """Compute the state before each position; the first is zeros."""
         return pad(self.lstm(emb)[0][:, :-1], (0, 0, 1, 0))
 
     def inputs(self, embedding: Float[Tensor, "tokens emb"]) -> Float[Tensor, "tokens gates"]:
-        """What reading each token adds to the gates."""
+        """Compute the contribution of each token to the gates."""
         w_ih, _, b_ih, b_hh = self.lstm.all_weights[0]
         return embedding @ w_ih.T + (b_ih + b_hh)
 
     def recurrent(self, h: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows gates"]:
-        """What the state adds to the gates."""
+        """Compute the contribution of the state to the gates."""
         return h @ self.lstm.all_weights[0][1].T
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
@@ -53,7 +54,7 @@ class Reader(nn.Module):
 def cell(
     gates: Float[Tensor, "*rows gates"], c: Float[Tensor, "*#rows hidden"]
 ) -> tuple[Float[Tensor, "*rows hidden"], Float[Tensor, "*rows hidden"]]:
-    """h and c after a step, in torch's order of gates; `c` may be shared by several rows."""
+    """Compute h and c after a step, in torch's order of gates; several rows may share `c`."""
     i, f, g, o = gates.chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
@@ -63,10 +64,10 @@ class BiLstmMrf(nn.Module):
     r"""f(v, h(y\t)) = w_v relu(A h(y\t) + a) + b_v, for every v in one pass.
 
     The hidden layer lets left and right context interact. Without it the masked conditionals could
-    not say "as y_5, but only if y_2 = y_4", which palindromes need.
+    not express "as y_5, but only if y_2 = y_4", which palindromes need.
 
-    A `MaskedLM`, exactly where one position of a row is masked. Where several are, each reads the
-    others as a learned mask embedding, which `MaskedLikelihood(hide=...)` trains.
+    The model is also a `MaskedLM`. It is exact if one position of a row is masked. If several are,
+    each reads the others as a learned mask embedding, which `MaskedLikelihood(hide=...)` trains.
 
     Args:
         vocab: number of tokens, 0 ... vocab - 1; all of them may occur. `pad_id` = vocab and
@@ -77,9 +78,7 @@ class BiLstmMrf(nn.Module):
 
     def __init__(self, vocab: int, *, embedding: int = 64, hidden: int = 128):
         super().__init__()
-        for name, value in {"vocab": vocab, "embedding": embedding, "hidden": hidden}.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+        check_sizes(vocab=vocab, embedding=embedding, hidden=hidden)
         self.vocab, self.pad_id, self.mask_id = vocab, vocab, vocab + 1
         self.embed = nn.Embedding(vocab + 2, embedding)
         nn.init.normal_(self.embed.weight, std=embedding**-0.5)
@@ -94,12 +93,12 @@ class BiLstmMrf(nn.Module):
     def potentials(
         self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
     ) -> Float[Tensor, "rows time vocab"]:
-        r"""f(v, h(y\t)) for every t and v; `mask` is True at the real positions."""
+        r"""Compute f(v, h(y\t)) for every t and v; `mask` is True at the real positions."""
         past, future = self.shares(tokens, lengths_of(mask))
         return self.output((past + future).relu()) * mask[:, :, None]
 
     def energy(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
-        """E_raw; rows may be padded with `pad_id` (an `Energy`)."""
+        """Compute E_raw; rows may be padded with `pad_id`. The method is an `Energy`."""
         mask = tokens != self.pad_id
         scores = self.potentials(tokens, mask)
         return -scores.gather(-1, tokens.where(mask, 0)[:, :, None]).sum((1, 2))
@@ -110,7 +109,7 @@ class BiLstmMrf(nn.Module):
         masked: Bool[Tensor, "rows time"],
         owner: Int[Tensor, " rows"],
     ) -> Float[Tensor, "cells vocab"]:
-        """f at the masked cells, each given the unmasked ones; `owner` is not read."""
+        """Compute f at the masked cells, each given the unmasked ones; `owner` is not read."""
         lengths = lengths_of((tokens != self.pad_id) | masked)
         past, future = self.shares(tokens.masked_fill(masked, self.mask_id), lengths)
         return self.output((past + future)[masked].relu())
@@ -118,7 +117,7 @@ class BiLstmMrf(nn.Module):
     def shares(
         self, tokens: Int[Tensor, "rows time"], lengths: Int[Tensor, " rows"]
     ) -> tuple[Float[Tensor, "rows time hidden"], Float[Tensor, "rows time hidden"]]:
-        """What the left and the right context add to the hidden layer at each position."""
+        """Compute the contributions of left and right context to the hidden layer."""
         emb = self.embed(tokens)
         past = self.past.before(emb)
         future = reverse_within(self.future.before(reverse_within(emb, lengths)), lengths)
@@ -129,11 +128,10 @@ class BiLstmMrf(nn.Module):
     def substituted(
         self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
     ) -> Float[Tensor, "rows time vocab"]:
-        """-E_raw of each sequence with v instead of y_t, for every t and v.
+        """Compute -E_raw of each sequence with v instead of y_t, for every t and v.
 
-        A substitution at t leaves the potentials' forward states up to t and backward states from
-        t as they are. So each LSTM runs over what follows in its direction alone, and once for all
-        v at t itself.
+        A substitution at t changes neither the forward states up to t nor the backward states from
+        t on. So each LSTM runs only over what follows t in its direction, for all v together.
         """
         lengths = lengths_of(mask)
         past, future = self.shares(tokens, lengths)
@@ -151,7 +149,7 @@ class BiLstmMrf(nn.Module):
         other: Float[Tensor, "rows time hidden"],
         mask: Bool[Tensor, "rows time"],
     ) -> Float[Tensor, "rows time vocab"]:
-        """sum_{s > t} f(y_s, .) when v is read at t; `other` is the other direction's share."""
+        """Sum f(y_s, .) over s > t if v stands at t; `other` is from the other direction."""
         rows, time = tokens.shape
         tokens = tokens.where(mask, 0)
         inputs = reader.inputs(self.embed.weight)
@@ -181,11 +179,11 @@ class BiLstmMrf(nn.Module):
     # log Z (Sec. 2.4)
 
     def log_partition(self, time: int, *, chunk: int | None = None) -> Float[Tensor, ""]:
-        """log sum_y exp(-E_raw(y)) over all vocab^time sequences, in float64.
+        """Compute log sum_y exp(-E_raw(y)) over all vocab^time sequences, in float64.
 
-        At most `chunk` sequences are held at a time. Among them each prefix is read once, each
-        suffix once, and f(., h) is evaluated for all tokens between the two at once. With several
-        chunks, each is evaluated again in the backward pass.
+        At most `chunk` sequences are held at a time. Each of their prefixes and suffixes is read
+        once, and f(., h) is evaluated for all tokens between two of them at once. With several
+        chunks, the backward pass evaluates each of them again.
         """
         chunk = CHUNK if chunk is None else chunk
         if min(time, chunk) < 1:
@@ -201,10 +199,11 @@ class BiLstmMrf(nn.Module):
         return torch.stack(parts).logsumexp(0)
 
     def box_mass(self, box: Sequence[Tensor]) -> Float[Tensor, ""]:
+        """Compute log sum_y exp(-E_raw(y)) over a box of sequences."""
         return self.box_scores(box).double().logsumexp(0)
 
     def box_scores(self, box: Sequence[Int[Tensor, " _"]]) -> Float[Tensor, " sequences"]:
-        """-E_raw of all sequences with y_t in box[t], in the order of their tokens."""
+        """Compute -E_raw of all sequences with y_t in box[t], in the order of their tokens."""
         past = self.read(self.past, box, newest_last=True)
         future = self.read(self.future, box[::-1], newest_last=False)[::-1]
         total = past[0].new_zeros(math.prod(len(tokens) for tokens in box))
@@ -217,25 +216,26 @@ class BiLstmMrf(nn.Module):
     def read(
         self, reader: Reader, box: Sequence[Int[Tensor, " _"]], *, newest_last: bool
     ) -> list[Float[Tensor, "_ hidden"]]:
-        """The reader's share after each number of tokens read, 0 ... time - 1, for all of a box.
+        """Compute the reader's contribution after 0 ... time - 1 tokens, for all of a box.
 
-        Row order is that of the tokens; the newest counts fastest, or slowest.
+        Rows are in the order of the tokens; the newest token changes fastest if `newest_last` is
+        set, else slowest.
         """
         inputs = reader.inputs(self.embed.weight)
         h, c = reader.start(1)
-        found = [reader.share(h)]
+        shares = [reader.share(h)]
         axis = 1 if newest_last else 0
         for tokens in box[:-1]:
             gates = reader.recurrent(h).unsqueeze(axis) + inputs[tokens].unsqueeze(1 - axis)
             h, c = (value.flatten(0, 1) for value in cell(gates, c.unsqueeze(axis)))
-            found.append(reader.share(h))
-        return found
+            shares.append(reader.share(h))
+        return shares
 
 
 def box_sides(vocab: int, time: int, chunk: int) -> list[int]:
-    """Sides of boxes of at most `chunk` sequences, the ends as wide as can be.
+    """Choose sides of boxes of at most `chunk` sequences, with ends as wide as possible.
 
-    The longest prefixes and suffixes cost most, and are shared by all last and all first tokens.
+    The longest prefixes and suffixes cost most; all last and all first tokens share them.
     """
     sides, middle = [vocab] * time, range(1, time - 1)
     while math.prod(sides) > chunk:

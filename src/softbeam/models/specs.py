@@ -88,10 +88,11 @@ class Transformer(Model):
         check_transformer(self)
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        from softbeam.models.layers import TransformerShape
         from softbeam.models.transformer import TransformerSeq2Seq
 
         knobs = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TransformerSeq2Seq(source_vocab, target_vocab, **knobs)
+        return TransformerSeq2Seq(source_vocab, target_vocab, TransformerShape(**knobs))
 
 
 def check_transformer(model: "Transformer | Cmlm") -> None:
@@ -135,11 +136,13 @@ class Cmlm(Model):
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         from softbeam.models.conditional_masked import ConditionalMlm
+        from softbeam.models.layers import TransformerShape
 
         knobs = {f.name: getattr(self, f.name) for f in fields(self)}
         never = [i for i, name in enumerate(self.specials) if name != EOS]  # specials come first
         mask_id = self.specials.index(MASK)
-        return ConditionalMlm(source_vocab, target_vocab, mask_id=mask_id, specials=never, **knobs)
+        shape = TransformerShape(**knobs)
+        return ConditionalMlm(source_vocab, target_vocab, shape, mask_id=mask_id, specials=never)
 
 
 @dataclass(frozen=True, kw_only=True)

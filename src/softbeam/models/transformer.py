@@ -1,9 +1,9 @@
 """A Transformer encoder and decoder; the decoder's state is its cache of keys and values.
 
 `TransformerSeq2Seq(...)(source)` is a `Decoder` bound to the source, like that of `models.lstm`.
-The cache grows by one position at each step; the rows of a beam are equally long, so that
+The cache grows by one position at each step. The rows of a beam are equally long, so that
 gathering or mixing them keeps positions apart, and gradients flow through a mixed cache. Padding
-never changes a number: nothing attends to it.
+never changes a number, because nothing attends to it.
 """
 
 import torch
@@ -11,63 +11,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from softbeam.models.layers import Cache, Layer, Memory, check_sizes, embedding
+from softbeam.models.layers import Cache, Layer, Memory, TransformerShape, embedding
 
 State = tuple[Cache, ...]  # of each layer
 
 
 class TransformerSeq2Seq(nn.Module):
-    """Encoder, decoder and output layer. Calling it binds a `Decoder` to a source.
+    """Encoder, decoder and output layer. Calling the model binds a `Decoder` to a source.
 
-    The target's embeddings are the output weights too; positions are learned.
+    The target's embeddings are also the output weights; positions are learned.
 
     Args:
         source_vocab: number of source tokens; 0 is padding.
         target_vocab: number of target tokens.
-        width: of the embeddings and of each layer.
-        layers: on each side.
-        heads: of each attention.
-        hidden: width of the feed-forward layers; four times `width` unless given.
-        longest: largest number of positions on each side.
-        dropout: while training.
-        norm_first: normalize before each part of a layer instead of after it.
+        shape: sizes of both sides.
     """
 
-    def __init__(
-        self,
-        source_vocab: int,
-        target_vocab: int,
-        *,
-        width: int = 256,
-        layers: int = 3,
-        heads: int = 4,
-        hidden: int | None = None,
-        longest: int = 256,
-        dropout: float = 0.1,
-        norm_first: bool = True,
-    ):
+    def __init__(self, source_vocab: int, target_vocab: int, shape: TransformerShape):
         super().__init__()
-        check_sizes(width=width, layers=layers, heads=heads, longest=longest)
-        self.longest = longest
+        width, self.longest = shape.width, shape.longest
         self.source_embed = embedding(source_vocab, width)
-        self.source_position = embedding(longest, width)
+        self.source_position = embedding(shape.longest, width)
         self.embed = embedding(target_vocab, width)  # also the output layer
-        self.position = embedding(longest, width)
+        self.position = embedding(shape.longest, width)
         self.bos = nn.Parameter(torch.randn(width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(target_vocab))
-
-        def stack(source: bool) -> nn.ModuleList:
-            knobs = (width, heads, hidden or 4 * width, dropout)
-            return nn.ModuleList(
-                Layer(*knobs, source=source, norm_first=norm_first) for _ in range(layers)
-            )
-
-        def last_norm() -> nn.Module:
-            return nn.LayerNorm(width) if norm_first else nn.Identity()
-
-        self.encoder, self.encoder_norm = stack(source=False), last_norm()
-        self.decoder, self.decoder_norm = stack(source=True), last_norm()
-        self.dropout = nn.Dropout(dropout)
+        self.encoder, self.encoder_norm = shape.stack(), shape.last_norm()
+        self.decoder, self.decoder_norm = shape.stack(source=True), shape.last_norm()
+        self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, source: Int[Tensor, "batch source_time"]) -> "TransformerDecoder":
         real = source != 0
@@ -76,6 +47,7 @@ class TransformerSeq2Seq(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source_time"], real: Bool[Tensor, "batch source_time"]
     ) -> Float[Tensor, "batch source_time width"]:
+        """Encode the sources."""
         places = self.places(0, source.shape[1], source.device)
         x = self.dropout(self.source_embed(source) + self.source_position(places))
         for layer in self.encoder:
@@ -83,9 +55,9 @@ class TransformerSeq2Seq(nn.Module):
         return self.encoder_norm(x)
 
     def places(self, first: int, count: int, device: torch.device) -> Int[Tensor, " {count}"]:
-        """The numbers of `count` positions from `first` on."""
+        """The numbers of `count` positions, starting with `first`."""
         if first + count > self.longest:
-            raise ValueError(f"{first + count} positions; the model has {self.longest}")
+            raise ValueError(f"{first + count} positions; the model's limit is {self.longest}")
         return torch.arange(first, first + count, device=device)
 
 
@@ -108,7 +80,7 @@ class TransformerDecoder:
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """W and b of the scores, for relaxations that gather its gradient over the steps."""
+        """Weight and bias of the scores; relaxations sum their gradients over the steps."""
         return self.model.embed.weight, self.model.bias
 
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
@@ -125,23 +97,23 @@ class TransformerDecoder:
     def advance(
         self, state: State, emb: Float[Tensor, "rows emb"]
     ) -> tuple[Float[Tensor, "rows hidden"], State]:
-        """One step up to the output layer."""
+        """Run one step up to the output layer."""
         hidden, state = self.extend(state, emb[:, None])
         return hidden[:, 0], state
 
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
-        """Scores of every step given the gold prefix, in one call."""
+        """Score every step given the gold prefix, in one call."""
         bos = self.model.bos.expand(len(target), 1, -1)
         return self.fed(torch.cat([bos, self.model.embed(target[:, :-1])], 1))
 
     def fed(self, emb: Float[Tensor, "batch time emb"]) -> Float[Tensor, "batch time vocab"]:
-        """Scores of every step when these embeddings are fed, in one call."""
+        """Score every step given these input embeddings, in one call."""
         return linear(self.extend(self.start()[0], emb)[0], *self.output_layer)
 
     def extend(
         self, state: State, emb: Float[Tensor, "rows time emb"]
     ) -> tuple[Float[Tensor, "rows time hidden"], State]:
-        """All that follows the cached positions, each seeing those before it; and their cache."""
+        """Compute the positions after the cached ones; return their states and the new cache."""
         model = self.model
         places = model.places(state[0].key.shape[2], emb.shape[1], emb.device)
         x = model.dropout(emb + model.position(places))

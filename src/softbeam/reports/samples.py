@@ -7,7 +7,7 @@ from typing import Any
 from softbeam.errors import UserError
 from softbeam.reports.charts import lines_svg
 from softbeam.sampling.texts.files import read_header, read_samples
-from softbeam.sampling.texts.summary import Traces, traces
+from softbeam.sampling.texts.summary import TextChains, chains_by_text
 
 MOST_TEXTS, MOST_CHAINS, MOST_SWEEPS = 3, 4, 200  # of a file on a page
 MOST_LAGS = 40
@@ -15,7 +15,7 @@ MOST_LAGS = 40
 
 def chains(path: Path) -> dict[str, Any]:
     """What a page shows of a file of samples; raises UserError if the file has no samples."""
-    by_text = traces(read_samples(path))[:MOST_TEXTS]
+    by_text = chains_by_text(read_samples(path))[:MOST_TEXTS]
     if not by_text:
         raise UserError(f"{path} has no samples yet")
     return {
@@ -26,21 +26,25 @@ def chains(path: Path) -> dict[str, Any]:
     }
 
 
-def sweeps_of(text: Traces) -> list[list[dict[str, Any]]]:
+def sweeps_of(text: TextChains) -> list[list[dict[str, Any]]]:
     """The first chains of a text, sweep by sweep: text and energy."""
-    chains = range(min(MOST_CHAINS, text.energy.shape[1]))
-    sweeps = range(min(MOST_SWEEPS, text.energy.shape[0]))
+    chains = range(min(MOST_CHAINS, text.trace.energy.shape[1]))
+    sweeps = range(min(MOST_SWEEPS, text.trace.energy.shape[0]))
     return [
-        [{"text": text.texts[s][c], "energy": round(float(text.energy[s, c]), 3)} for s in sweeps]
+        [
+            {"text": text.texts[s][c], "energy": round(float(text.trace.energy[s, c]), 3)}
+            for s in sweeps
+        ]
         for c in chains
     ]
 
 
-def figures(text: Traces) -> list[dict[str, str]]:
+def figures(text: TextChains) -> list[dict[str, str]]:
     """Charts of each chain's energy by the sweep, and of its autocorrelation."""
-    sweeps = list(range(1, text.energy.shape[0] + 1))
+    sweeps = list(range(1, text.trace.energy.shape[0] + 1))
     energy = [
-        (f"chain {c + 1}", sweeps, text.energy[:, c].tolist()) for c in range(text.energy.shape[1])
+        (f"chain {c + 1}", sweeps, text.trace.energy[:, c].tolist())
+        for c in range(text.trace.energy.shape[1])
     ]
     charts = [
         {"title": f"Energy, text {text.index + 1}", "svg": lines_svg("sweep", "energy", energy)}
@@ -54,14 +58,14 @@ def figures(text: Traces) -> list[dict[str, str]]:
     return charts
 
 
-def autocorrelations(text: Traces) -> list[tuple[str, list[int], list[float]]]:
+def autocorrelations(text: TextChains) -> list[tuple[str, list[int], list[float]]]:
     """Lags and autocorrelations of each chain's energy after the burn-in.
 
-    A chain that never moved has ntext.
+    A chain that never moved has none.
     """
     from arviz_stats.base import array_stats
 
-    kept = text.energy[text.kept]
+    kept = text.trace.samples().energy
     if len(kept) < 4:
         return []
     by_chain: Sequence[Any] = [

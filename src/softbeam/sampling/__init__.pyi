@@ -11,7 +11,7 @@ from .chains import (
     fill_greedily as fill_greedily,
     fill_in_turn as fill_in_turn,
     fill_randomly as fill_randomly,
-    run as run,
+    run_chains as run_chains,
     trace as trace,
 )
 from .compatibility import cross_ratios as cross_ratios
@@ -46,5 +46,6 @@ from .terms import (
     HammingDistance as HammingDistance,
     PhraseCount as PhraseCount,
 )
+from .texts.api import Samples as Samples, infill as infill, sample as sample, score as score
 from .texts.settings import SamplingConfig as SamplingConfig
 from .tiny import TinyMLM as TinyMLM

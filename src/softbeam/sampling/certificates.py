@@ -1,8 +1,8 @@
-"""Certificates that a kernel samples what it says: of ours, and of anyone's.
+"""Check that a Markov kernel, one of this package or your own, leaves its target invariant.
 
-On a space small enough to list, `certify` builds the whole transition matrix of a kernel out of
-the very code that runs: it answers the kernel's random draws itself, tries every answer, and adds
-up their probabilities. A kernel that draws in ways it cannot answer is judged by large samples.
+On a space small enough to list, `certify` builds the whole transition matrix of a kernel from the
+code that runs: it replaces the kernel's random draws, tries every outcome, and adds up the
+probabilities. A kernel whose draws cannot be replaced is tested with large samples.
 
     mlm = TinyMLM()
     energy = LocalEnergy(mlm)
@@ -17,16 +17,18 @@ from typing import Any, Literal, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.sparse.csgraph import connected_components
+from scipy.stats import chi2
 from torch import Generator, Tensor
 from torch.overrides import TorchFunctionMode
 
-from softbeam.sampling.chains import partition, sweep
+from softbeam.sampling.chains import partition, sweep_once
 from softbeam.types import ChainState, Energy, Kernel, StepInfo
 
-EXACT = 1e-7  # largest error of a probability
-CHANCE = 1e-5  # smallest p-value
-FINEST = 2.0**-46  # to which a probability of acceptance is searched
-MOST = 10**6  # rows of one enumeration
+EXACT = 1e-7  # the largest error of a probability
+CHANCE = 1e-5  # the smallest p-value
+FINEST = 2.0**-46  # the precision of a probability of acceptance
+MOST = 10**6  # the largest number of rows of one enumeration
 
 
 class Certificate(NamedTuple):
@@ -40,7 +42,7 @@ class Certificate(NamedTuple):
 
 
 class NotEnumerable(Exception):
-    """A kernel draws its random numbers in a way that cannot be enumerated."""
+    """Raised for a kernel that draws random numbers in a way that cannot be enumerated."""
 
 
 def certify(
@@ -55,46 +57,46 @@ def certify(
     patience: int = 50,
     seed: int = 0,
 ) -> list[Certificate]:
-    """Whether a kernel leaves exp(-energy) invariant on a listed space, and reaches all of it.
+    """Check that a kernel leaves exp(-energy) invariant on a listed space, and reaches all of it.
 
-    - closed: it stays within `states`, and changes nothing but the given positions;
-    - bookkeeping: flags, reported acceptance and carried energy are those of what it does;
+    - closed: the kernel stays within `states`, and changes only the given positions;
+    - bookkeeping: flags, reported acceptance and carried energy agree with what the kernel does;
     - reversible, at each set of positions: pi(y) P(y, y') = pi(y') P(y', y);
     - invariant, over a sweep: pi P = pi;
     - irreducible: sweeps lead from every text to every other;
-    - long run: the histogram of real chains from anywhere fits pi (chi-square).
+    - long run: the histogram of chains from random starts fits pi (chi-square test).
 
-    Exactly, values are errors of probabilities. By samples, which start from exact draws of pi,
-    they are p-values of chi-square tests (reversibility is Bowker's test of symmetry), and what was
-    seen to be reached counts as reachable.
+    With the exact method, values are errors of probabilities. With samples, which start from exact
+    draws of pi, they are p-values of chi-square tests (for reversibility, Bowker's test of
+    symmetry), and a text counts as reachable if some sample reached it.
 
     Args:
-        kernel: the kernel to judge. It is run on many rows, so nothing in it may be bound to a
-            number of chains.
-        energy: of its target, computed apart from the kernel.
+        kernel: the kernel to check. It is run on many rows, so it must not depend on the number of
+            chains.
+        energy: the energy of its target, computed separately from the kernel.
         states: all texts of the space; positions where they agree are frozen.
-        block: largest number of positions that the kernel is given together.
-        method: how; auto is exact where the kernel's draws can be enumerated.
-        samples: size of each sample.
-        chains: number of chains of the long run, which is as long as the kernel mixes slowly.
-        patience: most sweeps that the long run waits for a start to be forgotten.
-        seed: of all samples.
+        block: the largest number of positions that the kernel gets together.
+        method: exact, sampled, or auto: exact if the kernel's draws can be enumerated.
+        samples: the size of each sample.
+        chains: the number of chains of the long run, which is longer if the kernel mixes slowly.
+        patience: the largest number of sweeps between two texts of the long run.
+        seed: the seed of all samples.
     """
     if method not in ("auto", "exact", "sampled"):
-        raise ValueError(f"method={method!r}; there are auto, exact and sampled")
+        raise ValueError(f"method={method!r} must be auto, exact or sampled")
     case = Case(kernel, states)
     pi = target(energy, states)
     rng = torch.Generator().manual_seed(seed)
-    found = None
+    result = None
     if method != "sampled":
         try:
-            found = exact_certificates(case, pi, block)
+            result = exact_certificates(case, pi, block)
         except NotEnumerable:
             if method == "exact":
                 raise
-    if found is None:
-        found = sampled_certificates(case, pi, block, samples, rng)
-    certificates, whole = found
+    if result is None:
+        result = sampled_certificates(case, pi, block, samples, rng)
+    certificates, whole = result
     pace = min(patience, forgetting(whole))
     return [*certificates, long_run(case, pi, block, chains, pace, rng)]
 
@@ -105,13 +107,13 @@ def target(energy: Energy, states: Int[Tensor, "state time"]) -> Float[Tensor, "
 
 
 class Case(NamedTuple):
-    """A kernel on a listed space. With an axis of rungs, a state is an ensemble of rows."""
+    """A kernel on a listed space. If `states` has an axis of rungs, a state is several rows."""
 
     kernel: Kernel
     states: Int[Tensor, "state *rungs time"]
 
     def sets(self, block: int) -> Iterator[Bool[Tensor, " time"]]:
-        """Every set of at most `block` positions at which states differ."""
+        """Yield every set of at most `block` positions at which states differ."""
         free = self.free()
         for size in range(1, block + 1):
             for chosen in combinations(free.nonzero()[:, 0].tolist(), size):
@@ -119,23 +121,24 @@ class Case(NamedTuple):
 
     def sweep(self, block: int) -> list[Bool[Tensor, " time"]]:
         """The blocks of a sweep from left to right."""
-        rng = torch.Generator()  # not drawn from
+        rng = torch.Generator()  # not used
         size = torch.tensor([block])
         return [b[0] for b in partition(self.free()[None], size, order="sequential", rng=rng)]
 
     def free(self) -> Bool[Tensor, " time"]:
+        """The positions at which states differ."""
         rows = self.states.flatten(0, -2)
         return (rows != rows[0]).any(0)
 
     def step(
         self, index: Int[Tensor, " row"], positions: Bool[Tensor, " time"], rng: Generator
     ) -> tuple[ChainState, StepInfo]:
-        """The kernel's step from the indexed states."""
+        """Run the kernel for one step from the indexed states."""
         tokens = self.states[index].flatten(0, -2)
         return self.kernel.step(self.kernel.init(tokens), positions.expand(tokens.shape), rng)
 
     def find(self, tokens: Int[Tensor, "rows time"]) -> Int[Tensor, " row"]:
-        """The index of the state in these rows; len(states) if it isn't listed."""
+        """Find the index of the state in these rows; len(states) if it is not listed."""
         words = self.states.flatten(1)
         base = int(max(words.max(), tokens.max())) + 1
         power = base ** torch.arange(words.shape[1])
@@ -145,11 +148,11 @@ class Case(NamedTuple):
         return order[place].where(codes[place] == code, len(words))
 
 
-# Exactly: the transition matrix of the code that runs
+# The exact method: the transition matrix of the code that runs
 
 
 class Transitions(NamedTuple):
-    """What a kernel does at fixed positions, from each state."""
+    """Transition probabilities of a kernel at fixed positions, from each state."""
 
     matrix: Float[Tensor, "state state"]
     outside: Float[Tensor, " state"]  # probability of leaving the listed states
@@ -159,13 +162,13 @@ class Transitions(NamedTuple):
 def transitions(
     kernel: Kernel, states: Int[Tensor, "state *rungs time"], positions: Bool[Tensor, " time"]
 ) -> Transitions:
-    """The exact transition matrix of a kernel, whoever wrote it, by running it.
+    """Compute the exact transition matrix of any kernel by running it.
 
-    Every way in which its `torch.multinomial` may fall is tried and weighed. What then depends on
-    its `torch.rand`, an acceptance, is found by bisection: below some number one state follows,
-    above it another. `NotEnumerable` for a kernel that draws otherwise.
+    Every outcome of its `torch.multinomial` is tried and weighted by its probability. Acceptance,
+    which depends on its `torch.rand`, is found by bisection: below some number one state follows,
+    above it another. Raises NotEnumerable if the kernel draws in another way.
 
-    With an axis of rungs, a state is an ensemble of rows (`replica_exchange`).
+    If `states` has an axis of rungs, a state is several rows (`replica_exchange`).
     """
     case = Case(kernel, states)
     ways = every_way(case, positions)
@@ -182,7 +185,7 @@ def transitions(
 
 
 class Ways(NamedTuple):
-    """Every state with every outcome of its choices that is possible."""
+    """Every state, with every possible outcome of its choices."""
 
     start: Int[Tensor, " row"]  # index of the state
     choices: Int[Tensor, "row draws"]
@@ -190,7 +193,7 @@ class Ways(NamedTuple):
 
 
 def every_way(case: Case, positions: Bool[Tensor, " time"]) -> Ways:
-    """All ways from all states; a first run shows which choices there are."""
+    """List all ways from all states; a first run shows which choices there are."""
     states = torch.arange(len(case.states))
     first = Ways(states, torch.zeros(len(states), 0, dtype=torch.long), torch.ones(len(states)))
     sizes = play(case, positions, first, torch.zeros(len(states)), probing=True).script.sizes
@@ -213,7 +216,7 @@ def threshold(
     *,
     guess: Float[Tensor, " row"],
 ) -> Float[Tensor, " row"]:
-    """Up to which uniform number `below` follows, and from which on `above`; 1 if they agree."""
+    """Find the uniform number below which `below` follows, else `above`; 1 if both are equal."""
     lo, hi = torch.zeros_like(ways.weight), torch.ones_like(ways.weight)
     depends = below != above
     guesses = iter((guess - FINEST, guess + FINEST))
@@ -231,7 +234,7 @@ def threshold(
 
 
 class Played(NamedTuple):
-    """A scripted step: which states followed, and what was said about it."""
+    """A scripted step: the states that followed, and what the kernel reported."""
 
     script: "Script"
     end: Int[Tensor, " row"]
@@ -247,7 +250,7 @@ def play(
     *,
     probing: bool = False,
 ) -> Played:
-    """A step in each of these ways, with these uniform numbers."""
+    """Run a step in each of these ways, with these uniform numbers."""
     rng = torch.Generator()
     before = rng.get_state(), torch.get_rng_state()
     with Script(None if probing else ways.choices, u) as script:
@@ -259,10 +262,10 @@ def play(
 
 
 class Script(TorchFunctionMode):
-    """Answers `torch.multinomial(p, 1)` with given choices and `torch.rand` with given numbers.
+    """Replace `torch.multinomial(p, 1)` by given choices, and `torch.rand` by given numbers.
 
-    It keeps the probability of each row's choices. There may be several choices for each row, but
-    one uniform number.
+    `weight` is the probability of each row's choices. A row may have several choices, but only one
+    uniform number.
     """
 
     def __init__(self, choices: Int[Tensor, "rows draws"] | None, u: Float[Tensor, " rows"]):
@@ -289,12 +292,12 @@ class Script(TorchFunctionMode):
             raise NotEnumerable(f"multinomial of {num_samples} from {tuple(p.shape)}")
         each, used = len(p) // self.rows, len(self.sizes)
         self.sizes += [p.shape[-1]] * each
-        if self.choices is None:  # only to see what is drawn
+        if self.choices is None:  # a first run, to see what is drawn
             return p.argmax(-1, keepdim=True)
         chosen = self.choices[:, used : used + each].reshape(-1, 1)
         share = (p / p.sum(-1, keepdim=True)).double().gather(-1, chosen)
         self.weight = self.weight * share.view(self.rows, each).prod(-1)
-        # what cannot be drawn has weight 0; a kernel need not bear to see it, so it gets another
+        # an impossible choice has weight 0; the kernel gets a possible one instead
         return torch.where(share > 0, chosen, p.argmax(-1, keepdim=True))
 
     def uniform(self, like: Tensor) -> Tensor:
@@ -306,7 +309,7 @@ class Script(TorchFunctionMode):
 
 
 def misreported(case: Case, index: Int[Tensor, " row"], state: ChainState, info: StepInfo) -> float:
-    """The largest error of the carried energy; 1 if a flag is wrong. Unlisted texts aside."""
+    """The largest error of the carried energy of listed texts; 1 if a flag is wrong."""
     old = case.states[index].flatten(0, -2)
     changed = (state.tokens != old).any(-1)
     if bool((info.moved != changed).any() | (changed & ~info.accepted).any()):
@@ -321,26 +324,26 @@ def misreported(case: Case, index: Int[Tensor, " row"], state: ChainState, info:
 def exact_certificates(
     case: Case, pi: Float[Tensor, " state"], block: int
 ) -> tuple[list[Certificate], Float[Tensor, "state state"]]:
-    """The certificates, with errors of probabilities as values, and the matrix of a sweep."""
-    found = {spelled(at): transitions(case.kernel, case.states, at) for at in case.sets(block)}
-    leaves = max(float(t.outside.max()) for t in found.values())
-    wrong = max(t.misreported for t in found.values())
+    """Make the certificates, with errors of probabilities, and the matrix of a sweep."""
+    moves = {spelled(at): transitions(case.kernel, case.states, at) for at in case.sets(block)}
+    leaves = max(float(t.outside.max()) for t in moves.values())
+    wrong = max(t.misreported for t in moves.values())
     whole = torch.eye(len(pi), dtype=torch.float64)
     for at in case.sweep(block):
-        whole = whole @ found[spelled(at)].matrix
+        whole = whole @ moves[spelled(at)].matrix
     moved = float((pi @ whole - pi).abs().sum() / 2)
-    missing = unreachable(whole > 1e-12, pi)
     certificates = [
         Certificate("closed", leaves <= EXACT, leaves, EXACT, "leaves the listed texts"),
         Certificate("bookkeeping", wrong <= 1e-6, wrong, 1e-6, "flags, acceptance, energy"),
-        *(reversible(name, t.matrix, pi) for name, t in found.items()),
+        *(reversible(name, t.matrix, pi) for name, t in moves.items()),
         Certificate("invariant", moved <= EXACT, moved, EXACT, "total variation of pi and pi P"),
-        reaches_all(missing, len(pi)),
+        irreducible(whole > 1e-12, pi),
     ]
     return certificates, whole
 
 
 def reversible(name: str, matrix: Tensor, pi: Tensor) -> Certificate:
+    """Certify detailed balance."""
     flow = pi[:, None] * matrix
     worst = float((flow - flow.T).abs().max())
     return Certificate(
@@ -348,31 +351,25 @@ def reversible(name: str, matrix: Tensor, pi: Tensor) -> Certificate:
     )
 
 
-def unreachable(leads: Bool[Tensor, "state state"], pi: Float[Tensor, " state"]) -> int:
-    """Pairs of possible states of which the second is never reached from the first."""
-    possible = pi > 0
-    reach = leads | torch.eye(len(leads), dtype=torch.bool)
-    for _ in range(len(leads).bit_length()):
-        reach = (reach.double() @ reach.double()) > 0
-    return int((~reach[possible][:, possible]).sum())
-
-
-def reaches_all(missing: int, states: int) -> Certificate:
-    detail = f"pairs of {states} texts of which one never leads to the other"
-    return Certificate("irreducible", missing == 0, missing, 0, detail)
+def irreducible(leads: Bool[Tensor, "state state"], pi: Float[Tensor, " state"]) -> Certificate:
+    """Certify that sweeps lead from every possible text to every other."""
+    _, group = connected_components(leads.numpy(), connection="strong")
+    groups = len(set(group[(pi > 0).numpy()].tolist()))
+    detail = f"groups of the {len(pi)} texts that sweeps do not connect"
+    return Certificate("irreducible", groups == 1, groups, 1, detail)
 
 
 def spelled(positions: Bool[Tensor, " time"]) -> str:
     return ", ".join(map(str, positions.nonzero()[:, 0].tolist()))
 
 
-# By samples, for a kernel that draws as it likes
+# The sampled method, for kernels that draw in other ways
 
 
 def sampled_certificates(
     case: Case, pi: Float[Tensor, " state"], block: int, samples: int, rng: Generator
 ) -> tuple[list[Certificate], Float[Tensor, "state state"]]:
-    """The certificates, with p-values as values, and the matrix of a sweep as far as seen."""
+    """Make the certificates, with p-values, and an estimate of the matrix of a sweep."""
     start = torch.multinomial(pi, samples, replacement=True, generator=rng)
     outside, wrong, symmetric = 0.0, 0.0, []
     for at in case.sets(block):
@@ -392,7 +389,7 @@ def sampled_certificates(
         Certificate("bookkeeping", wrong <= 1e-6, wrong, 1e-6, "flags and energy"),
         *symmetric,
         Certificate("invariant", p >= CHANCE, p, CHANCE, "chi-square after a sweep from pi"),
-        reaches_all(unreachable(seen(case, block, rng), pi), len(pi)),
+        irreducible(seen(case, block, rng), pi),
     ]
     return certificates, pairs[:, :-1] / pairs.sum(-1, keepdim=True).clamp_min(1)
 
@@ -400,7 +397,7 @@ def sampled_certificates(
 def tally(
     case: Case, start: Int[Tensor, " row"], tokens: Int[Tensor, "row time"]
 ) -> Int[Tensor, "state ends"]:
-    """How often each state was followed by each; in the last column, by one that isn't listed."""
+    """Count how often each state follows each; the last column is for unlisted states."""
     n = len(case.states)
     return (start * (n + 1) + case.find(tokens)).bincount(minlength=n * (n + 1)).view(n, n + 1)
 
@@ -408,30 +405,30 @@ def tally(
 def swept(
     case: Case, tokens: Int[Tensor, "row time"], block: int, rng: Generator, *, sweeps: int = 1
 ) -> ChainState:
-    """The state some sweeps later."""
+    """Run some sweeps, and return the state after them."""
     blocks = [at.expand(tokens.shape) for at in case.sweep(block)]
     state = case.kernel.init(tokens)
     for _ in range(sweeps):
-        state, _ = sweep(case.kernel, state, blocks, rng)
+        state, _ = sweep_once(case.kernel, state, blocks, rng)
     return state
 
 
 def seen(
     case: Case, block: int, rng: Generator, *, copies: int = 256, sweeps: int = 4
 ) -> Bool[Tensor, "state state"]:
-    """Which states were seen to follow each state, in a number of trials."""
+    """True for the states that followed each state in a number of trials."""
     n = len(case.states)
     start = torch.arange(n).repeat_interleave(copies)
-    found = torch.zeros(n, n + 1, dtype=torch.bool)
+    reached = torch.zeros(n, n + 1, dtype=torch.bool)
     tokens = case.states[start]
     for _ in range(sweeps):
         tokens = swept(case, tokens, block, rng).tokens
-        found[start, case.find(tokens)] = True
-    return found[:, :n]
+        reached[start, case.find(tokens)] = True
+    return reached[:, :n]
 
 
 def forgetting(whole: Float[Tensor, "state state"]) -> int:
-    """Sweeps after which less than a hundredth of the start is left: by the second eigenvalue."""
+    """The number of sweeps that forget 99% of the start, by the second eigenvalue."""
     second = float(torch.linalg.eigvals(whole.double()).abs().sort().values[-2])
     return math.ceil(math.log(0.01) / math.log(min(max(second, 0.01), 1 - 1e-9)))
 
@@ -444,7 +441,7 @@ def long_run(
     pace: int,
     rng: Generator,
 ) -> Certificate:
-    """Chi-square of chains that start anywhere: texts `pace` sweeps apart, after as many twice."""
+    """Test chains from random starts: texts `pace` sweeps apart, after a burn-in of 2 * `pace`."""
     possible = (pi > 0).double()
     start = torch.multinomial(possible, chains, replacement=True, generator=rng)
     tokens = swept(case, case.states[start], block, rng, sweeps=2 * pace).tokens
@@ -458,9 +455,9 @@ def long_run(
 
 
 def fit(counts: Int[Tensor, " cells"], pi: Float[Tensor, " state"]) -> float:
-    """The p-value of counts against pi; the last cell counts what should not occur.
+    """The p-value of counts against pi; the last cell counts texts that should not occur.
 
-    Cells that expect less than 5 are thrown together.
+    Cells whose expected count is below 5 are merged.
     """
     expected = pi * counts.sum()
     if bool((counts[:-1][pi == 0] > 0).any() or counts[-1] > 0):
@@ -472,16 +469,13 @@ def fit(counts: Int[Tensor, " cells"], pi: Float[Tensor, " state"]) -> float:
 
 
 def symmetry(pairs: Int[Tensor, "state state"]) -> float:
-    """The p-value of Bowker's test: as many from y to y' as from y' to y."""
+    """The p-value of Bowker's test of symmetry: as many moves from y to y' as from y' to y."""
     there, back = (part[torch.ones_like(part).triu(1).bool()] for part in (pairs, pairs.T))
     often = there + back >= 10
     return chi_square(((there - back).square() / (there + back))[often], constraints=0)
 
 
 def chi_square(terms: Float[Tensor, " terms"], *, constraints: int = 1) -> float:
-    """The probability of a sum of so many squares, or a larger one, by chance."""
+    """The p-value of a sum of squares; 1 without a degree of freedom."""
     freedom = len(terms) - constraints
-    if freedom < 1:
-        return 1.0
-    half = torch.tensor(freedom / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(half, terms.double().sum() / 2))
+    return 1.0 if freedom < 1 else float(chi2.sf(float(terms.double().sum()), freedom))

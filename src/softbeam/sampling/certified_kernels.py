@@ -1,4 +1,4 @@
-"""The kernels by name, on a masked language model small enough for certificates."""
+"""Named kernels to certify on a small masked language model."""
 
 import importlib
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Make = Callable[[MaskedLM, Energy], Kernel]
 
 
 class Named(NamedTuple):
-    """A kernel to certify: how it is made, and how many positions it is given together."""
+    """A kernel to certify: a function that makes it, and how many positions it gets together."""
 
     make: Make
     block: int
@@ -82,17 +82,17 @@ KERNELS = {
             energy, MaskedConditionals(mlm), sites_a_round=1
         ),
         2,
-        "kept rows, sums stopped when they are too large; local energies only",
+        "kept rows, early rejection of large energies; local energies only",
     ),
     "nucleus": Named(
         lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, nucleus=0.6)),
         1,
-        "nucleus 0.6 as in the thesis: reducible, and must fail",
+        "nucleus 0.6 as in the thesis: reducible, must fail",
     ),
     "degenerate-gibbs": Named(
         lambda mlm, energy: degenerate_gibbs(MaskedConditionals(mlm), energy),
         1,
-        "accepts everything: not invariant, and must fail",
+        "accepts every proposal: not invariant, must fail",
     ),
 }
 ENERGIES: dict[str, Callable[[MaskedLM], Energy]] = {"local": LocalEnergy, "raw": RawEnergy}
@@ -101,27 +101,27 @@ ENERGIES: dict[str, Callable[[MaskedLM], Energy]] = {"local": LocalEnergy, "raw"
 def certificates(
     kernel: str, *, energy: str = "local", words: int = 3, time: int = 3, seed: int = 0
 ) -> list[Certificate]:
-    """The certificates of a named kernel on all texts of `time` words out of `words`.
+    """Certify a named kernel on all texts of `time` words from a vocabulary of `words`.
 
-    Besides the names here, `package.module:function` is a kernel of one's own: the function is
-    given a masked language model and an energy.
+    The name `package.module:function` is that of your own kernel: the function gets a masked
+    language model and an energy, and returns a `Kernel`.
     """
     mlm = TinyMLM(words=words, seed=seed)
     target = ENERGIES[energy](mlm)
-    named = KERNELS[kernel] if kernel in KERNELS else Named(found(kernel), 1, kernel)
+    named = KERNELS[kernel] if kernel in KERNELS else Named(imported(kernel), 1, kernel)
     try:
-        made = named.make(mlm, target)
+        chosen = named.make(mlm, target)
     except ValueError as error:  # early rejection of a raw energy
         raise UserError(f"{kernel} with --energy {energy}: {error}") from error
     except TypeError as error:
         raise UserError(f"{kernel} takes no masked language model and energy: {error}") from error
-    if not isinstance(made, Kernel):
-        raise UserError(f"{kernel} returned a {type(made).__name__}, which is no Kernel")
-    return certify(made, target, every_text(mlm, time=time), block=named.block, seed=seed)
+    if not isinstance(chosen, Kernel):
+        raise UserError(f"{kernel} returned a {type(chosen).__name__}, not a Kernel")
+    return certify(chosen, target, every_text(mlm, time=time), block=named.block, seed=seed)
 
 
-def found(path: str) -> Make:
-    """The function at `package.module:function`, or a sentence that lists what there is."""
+def imported(path: str) -> Make:
+    """Import the function at `package.module:function`. Raises UserError if there is none."""
     module, colon, name = path.partition(":")
     if not colon:
         raise UserError(

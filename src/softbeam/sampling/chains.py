@@ -1,8 +1,9 @@
-"""Chains: warm starts, sweeps over the positions, annealing, burn-in (thesis, Sec. 6.5 to 6.8).
+"""Chains: starting texts, sweeps over the positions, annealing, burn-in (thesis, Sec. 6.5 to 6.8).
 
-A sweep is a composition of kernels, one for each block of positions; blocks partition the free
-positions and are drawn without looking at the text. Chains are rows: many at once, padded where
-their lengths differ. `run` yields a record for each sweep; the same seed gives the same chain.
+A sweep applies a kernel to one block of positions after another. The blocks partition the free
+positions and are drawn without looking at the text. Chains are rows: many run at once, padded where
+their lengths differ. `run_chains` yields a record after each sweep; the same seed gives the same
+chain.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from softbeam.types import ChainState, Kernel, StepInfo
 Phase = Literal["forced", "burn-in", "sample"]
 
 
-# Warm starts. A given text is its own; these fill the hidden positions of one.
+# Starting texts: ways to fill the hidden positions of a text.
 
 
 @torch.no_grad()
@@ -30,7 +31,7 @@ def fill_greedily(
     tokens: Int[Tensor, "chain time"],
     hidden: Bool[Tensor, "chain time"],
 ) -> Int[Tensor, "chain time"]:
-    """The likeliest token at each hidden position, all masked together (thesis, Algorithm 4)."""
+    """Put the likeliest token at each hidden position, all masked together (Algorithm 4)."""
     best = conditionals.log_probs(tokens, hidden).argmax(-1)
     return tokens.masked_scatter(hidden, best)
 
@@ -42,9 +43,9 @@ def fill_in_turn(
     hidden: Bool[Tensor, "chain time"],
     rng: Generator,
 ) -> Int[Tensor, "chain time"]:
-    """A draw at each hidden position in random order, given those filled before it.
+    """Draw a token at each hidden position in random order, given those filled before it.
 
-    The same as a first sweep from masks alone in which every proposal is accepted.
+    This equals a first sweep over masks in which every proposal is accepted.
     """
     for now in partition(hidden, torch.ones_like(tokens[:, 0]), order="random", rng=rng):
         cells = conditionals.log_probs(tokens, hidden)[now[hidden]]
@@ -59,7 +60,7 @@ def fill_randomly(
     allowed: Allowed,
     rng: Generator,
 ) -> Int[Tensor, "chain time"]:
-    """Any allowed token at each hidden position, all with the same probability."""
+    """Draw each hidden position uniformly from the allowed tokens."""
     sets = allowed_at(allowed, hidden).expand(int(hidden.sum()), -1)
     return tokens.masked_scatter(hidden, torch.multinomial(sets.double(), 1, generator=rng))
 
@@ -74,13 +75,14 @@ def partition(
     order: Literal["random", "sequential"] = "random",
     rng: Generator,
 ) -> Bool[Tensor, "step chain time"]:
-    """The blocks of one sweep: each free position is in exactly one; the last may be smaller.
+    """Divide the free positions into the blocks of one sweep; the last block may be smaller.
 
-    Random order is a permutation for each chain (thesis, Sec. 6.5: without replacement). A chain
-    with fewer blocks than others has nothing to do in the last steps.
+    Each free position is in exactly one block. Random order is a permutation for each chain
+    (thesis, Sec. 6.5: without replacement). A chain with fewer blocks than others has empty blocks
+    at the end.
     """
     if order not in ("random", "sequential"):
-        raise ValueError(f"order={order!r}; there are random and sequential")
+        raise ValueError(f"order={order!r} must be random or sequential")
     if bool((size < 1).any()):
         raise ValueError(f"size={size.tolist()}: a block holds at least 1 position")
     key = torch.arange(free.shape[1], device=free.device, dtype=torch.float64).expand(free.shape)
@@ -94,7 +96,7 @@ def partition(
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantBlocks:
-    """Blocks of the same size in every sweep; of size 1, single sites."""
+    """Blocks of the same size in every sweep; size 1 is a single position."""
 
     size: int = 1
 
@@ -106,10 +108,10 @@ class ConstantBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearBlocks:
-    """From `start` down to single sites in the last sweep (thesis, Sec. 6.7.3).
+    """Blocks that shrink from `start` to single positions in the last sweep (thesis, Sec. 6.7.3).
 
     Args:
-        start: size in the first sweep; half of the free positions, rounded up, unless given.
+        start: size in the first sweep; by default half of the free positions, rounded up.
     """
 
     start: int | None = None
@@ -123,10 +125,10 @@ class LinearBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomBlocks:
-    """A size for each chain and sweep, uniform between 1 and the largest.
+    """Blocks whose size is drawn for each chain and sweep, uniformly between 1 and `largest`.
 
     Args:
-        largest: all free positions unless given.
+        largest: the largest size; by default all free positions.
     """
 
     largest: int | None = None
@@ -146,52 +148,55 @@ Blocks = ConstantBlocks | LinearBlocks | RandomBlocks  # number of free position
 
 
 class Counts(NamedTuple):
-    """What became of each chain's proposals; accepted = repeated + novel."""
+    """Numbers of proposals of each chain, by outcome; accepted = repeated + novel."""
 
     proposals: Int[Tensor, " chain"]
     accepted: Int[Tensor, " chain"]
-    repeated: Int[Tensor, " chain"]  # self-proposals
+    repeated: Int[Tensor, " chain"]  # proposals of the text that was there
     novel: Int[Tensor, " chain"]  # accepted and different
-    stuck: Int[Tensor, " chain"]  # made where the old text could not be proposed
+    stuck: Int[Tensor, " chain"]  # proposals after which the old text could not be proposed
 
     def rate(self, name: str) -> Float[Tensor, " chain"]:
-        """One of the counts for each proposal; 0 without proposals."""
+        """A count divided by the number of proposals; 0 without proposals."""
         count: Tensor = getattr(self, name)
         return count / self.proposals.clamp_min(1)
 
 
-def sweep(
+def sweep_once(
     kernel: Kernel, state: ChainState, blocks: Iterable[Bool[Tensor, "chain time"]], rng: Generator
 ) -> tuple[ChainState, Counts]:
-    """The kernel at each block in turn. Stationary if each is, though no longer reversible."""
+    """Apply the kernel to each block in turn.
+
+    A sweep leaves the target invariant if the kernel does; it is not reversible in general.
+    """
     counts = Counts(
         *torch.zeros(5, len(state.tokens), dtype=torch.long, device=state.tokens.device)
     )
     for positions in blocks:
         state, info = kernel.step(state, positions, rng)
-        counts = counted(counts, info, positions.any(-1))
+        counts = add_step(counts, info, positions.any(-1))
     return state, counts
 
 
-def counted(counts: Counts, info: StepInfo, active: Bool[Tensor, " chain"]) -> Counts:
-    """The counts after one more step of the active chains."""
+def add_step(counts: Counts, info: StepInfo, active: Bool[Tensor, " chain"]) -> Counts:
+    """Add a step of the active chains to the counts."""
     flags = (active, info.accepted, info.repeated, info.moved, info.stuck)
     return Counts(*(n + (flag & active) for n, flag in zip(counts, flags, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a chain does, sweep by sweep. The defaults are those of the thesis, Sec. 6.5.
+    """What a chain does in each sweep. The defaults are those of the thesis, Sec. 6.5.
 
     Args:
-        sweeps: how many, with the burn-in.
-        burn_in: sweeps at the start that no statistics count.
+        sweeps: the number of sweeps, including the burn-in.
+        burn_in: sweeps at the start that are left out of the statistics.
         forced: sweeps at the very start in which every proposal is accepted (Table 6.6: 2). They
-            are not Metropolis-Hastings, are marked as such, and are part of the burn-in.
-        order: of the positions in a sweep.
+            are not Metropolis-Hastings, have a phase of their own, and are part of the burn-in.
+        order: the order of the positions in a sweep.
         blocks: how many positions are masked together.
-        temperature: of the target, by the sweep. Annealed as in Sec. 6.8, with a floor without
-            which it would fall below 0: `Linear(start=1.0, slope=-0.02, floor=0.05)`.
+        temperature: the temperature of the target in each sweep. Annealing as in Sec. 6.8 needs a
+            floor to stay above 0: `Linear(start=1.0, slope=-0.02, floor=0.05)`.
     """
 
     sweeps: int = 33
@@ -204,28 +209,29 @@ class Plan:
     def __post_init__(self) -> None:
         if not 0 <= self.forced <= self.burn_in <= self.sweeps:
             numbers = f"forced={self.forced}, burn_in={self.burn_in}, sweeps={self.sweeps}"
-            raise ValueError(f"{numbers}: each is at least 0 and at most the next")
+            raise ValueError(f"{numbers}: each must be at least 0 and at most the next")
         if not (coldest := min(map(self.temperature.at, range(self.sweeps)), default=1.0)) > 0:
             raise ValueError(f"temperature falls to {coldest}; give it a floor above 0")
 
     def phase(self, sweep: int) -> Phase:
+        """The phase that a sweep belongs to."""
         if sweep < self.forced:
             return "forced"
         return "burn-in" if sweep < self.burn_in else "sample"
 
 
 class Record(NamedTuple):
-    """A chain after one sweep."""
+    """All chains after one sweep."""
 
     sweep: int
     phase: Phase
     temperature: float
     state: ChainState
     counts: Counts
-    between: tuple[StepInfo, ...]  # of the kernels between the sweeps, e.g. which rungs swapped
+    between: tuple[StepInfo, ...]  # steps of the kernels between the sweeps, e.g. swaps of rungs
 
 
-def run(
+def run_chains(
     kernel: Kernel | Callable[[float], Kernel],
     start: Int[Tensor, "chain time"] | ChainState,
     free: Bool[Tensor, "chain time"],
@@ -236,20 +242,20 @@ def run(
     between: Sequence[Kernel] = (),
     first: int = 0,
 ) -> Iterator[Record]:
-    """A record for each sweep from `first` on, while they are made.
+    """Run chains sweep by sweep, and yield a record after each.
 
-    Going on from a record's state, with the next sweep as `first` and the generator as it was
-    then, gives the same chain.
+    To continue a run, pass the state of its last record as `start`, the next sweep as `first`, and
+    the generator as it was then: the chain is the same.
 
     Args:
-        kernel: the kernel, or for a plan with a temperature the kernel at each temperature.
-        start: texts, whose energies must be finite, or a state to go on from.
-        free: positions that are swept over; the others stay as they are.
+        kernel: the kernel; for a plan with temperatures, a function from temperature to kernel.
+        start: texts, whose energies must be finite, or a state to continue from.
+        free: positions to sample; the others stay as they are.
         plan: how many sweeps, of which blocks, at which temperature.
-        rng: all randomness.
-        warm_up: the kernel of forced sweeps: `degenerate_gibbs`.
-        between: kernels applied once after each sweep: `replica_exchange`.
-        first: the first sweep to make.
+        rng: the source of all random numbers.
+        warm_up: the kernel of forced sweeps, such as `degenerate_gibbs`.
+        between: kernels applied once after each sweep, such as `replica_exchange`.
+        first: the number of the first sweep to run.
     """
     if plan.forced and warm_up is None:
         raise ValueError(f"forced={plan.forced} sweeps need the kernel warm_up")
@@ -273,12 +279,13 @@ def _sweeps(
     between: Sequence[Kernel],
     first: int,
 ) -> Iterator[Record]:
-    """The loop of `run`, after its checks."""
+    """The loop of `run_chains`, after its checks."""
     for s in range(first, plan.sweeps):
         phase, temperature = plan.phase(s), plan.temperature.at(s)
         used = warm_up if phase == "forced" and warm_up is not None else at(temperature)
         size = plan.blocks(free.sum(-1), s, plan.sweeps, rng).clamp_min(1)
-        state, counts = sweep(used, state, partition(free, size, order=plan.order, rng=rng), rng)
+        blocks = partition(free, size, order=plan.order, rng=rng)
+        state, counts = sweep_once(used, state, blocks, rng)
         infos = []
         for other in between:
             state, info = other.step(state, torch.zeros_like(free), rng)
@@ -287,24 +294,29 @@ def _sweeps(
 
 
 class Trace(NamedTuple):
-    """The numbers of a chain, sweep by sweep."""
+    """Energies and rates of chains, sweep by sweep."""
 
     phase: tuple[Phase, ...]
     temperature: Float[Tensor, " sweep"]
     energy: Float[Tensor, "sweep chain"]
-    accept: Float[Tensor, "sweep chain"]
+    accept: Float[Tensor, "sweep chain"]  # rates: shares of the proposals
     repeated: Float[Tensor, "sweep chain"]
     novel: Float[Tensor, "sweep chain"]
     stuck: Float[Tensor, "sweep chain"]
 
+    @property
+    def kept(self) -> list[int]:
+        """The sweeps after the burn-in."""
+        return [s for s, phase in enumerate(self.phase) if phase == "sample"]
+
     def samples(self) -> "Trace":
-        """The sweeps after the burn-in, which are what statistics are of."""
-        keep = [s for s, phase in enumerate(self.phase) if phase == "sample"]
+        """The part of the trace after the burn-in, for statistics."""
+        keep = self.kept
         return Trace(tuple(self.phase[s] for s in keep), *(table[keep] for table in self[1:]))
 
 
 def trace(records: Iterable[Record]) -> Trace:
-    """The energy and the rates of each record."""
+    """Collect the energies and rates of records."""
     kept = list(records)
     rates = (
         torch.stack([record.counts.rate(name) for record in kept])
@@ -316,3 +328,10 @@ def trace(records: Iterable[Record]) -> Trace:
         torch.stack([record.state.energy for record in kept]),
         *rates,
     )
+
+
+def side_by_side(traces: Sequence[Trace]) -> Trace:
+    """Join traces of the same plan into one trace of all their chains."""
+    first = traces[0]
+    tables = zip(*(each[2:] for each in traces), strict=True)
+    return Trace(first.phase, first.temperature, *(torch.cat(table, 1) for table in tables))

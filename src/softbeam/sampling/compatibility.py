@@ -1,11 +1,11 @@
-"""Do conditionals admit a joint? By cross-ratios (thesis, Sec. 6.2.1).
+"""Check with cross-ratios whether a joint distribution has given conditionals (thesis, Sec. 6.2.1).
 
-Of positive conditionals p(x_i | x_j, rest) and p(x_j | x_i, rest), every pair of tokens a, a' at i
-and b, b' at j gives the cross-ratio p(a|b) p(a'|b') / (p(a|b') p(a'|b)) in two ways, once from each
-family. Under a joint both are p(a,b) p(a',b') / (p(a,b') p(a',b)). If they agree for all pairs of
-positions, pairs of tokens and contexts, there is a joint: log-ratios of the conditionals then sum
-to zero around every square of single changes, and squares and changes at one place make up every
-cycle. Normalizers cancel, so that logits will do: what MLM training leaves open changes nothing.
+Let p(x_i | x_j, rest) and p(x_j | x_i, rest) be positive. Tokens a, a' at i and b, b' at j have the
+cross-ratio p(a|b) p(a'|b') / (p(a|b') p(a'|b)), which can be computed from either family. If there
+is a joint distribution, both values are p(a,b) p(a',b') / (p(a,b') p(a',b)). Conversely, if they
+agree for all pairs of positions, pairs of tokens and contexts, there is a joint distribution:
+log-ratios of the conditionals then sum to zero around every square of single changes, and every
+cycle is made of such squares and of changes at one position. Normalizers cancel, so logits suffice.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from softbeam.types import MaskedLM
 
-CHUNK = 256  # rows given to a model at once
+CHUNK = 256  # rows that the model gets at once
 
 
 class CrossRatios(NamedTuple):
-    """log cross-ratios of each square of tokens a < a', b < b', from the one family and the other.
+    """Log cross-ratios of each square of tokens a < a', b < b', from both families.
 
-    Squares are in the order of `torch.combinations`: those of a, a' outside, of b, b' inside.
+    Squares are in the order of `torch.combinations`; the pair b, b' changes fastest.
     """
 
     first: Float[Tensor, "*batch squares"]  # from p(x_i | x_j)
@@ -31,13 +31,13 @@ class CrossRatios(NamedTuple):
 
     @property
     def discrepancy(self) -> Float[Tensor, "*batch squares"]:
-        """Their difference, in nats: 0 throughout if there is a joint."""
+        """Difference of both families in nats: 0 everywhere if there is a joint distribution."""
         return self.first - self.second
 
     def summary(self) -> dict[str, float]:
-        """The largest and the mean absolute discrepancy in nats, and the mean size of the ratios.
+        """Compute the largest and the mean absolute discrepancy, in nats.
 
-        The last is the scale to judge by: the mean absolute log cross-ratio of both families.
+        Compare them with `mean_abs_log_ratio`, the mean absolute log cross-ratio of both families.
         """
         size = torch.stack([self.first, self.second]).abs()
         apart = self.discrepancy.abs()
@@ -49,7 +49,7 @@ class CrossRatios(NamedTuple):
 
 
 def log_cross_ratios(scores: Float[Tensor, "*batch a b"]) -> Float[Tensor, "*batch squares"]:
-    """s(a,b) + s(a',b') - s(a,b') - s(a',b) for all a < a' and b < b'."""
+    """Compute s(a,b) + s(a',b') - s(a,b') - s(a',b) for all a < a' and b < b'."""
     if min(scores.shape[-2:]) < 2:
         raise ValueError(f"scores {tuple(scores.shape)}: a square needs two tokens on each side")
     a = torch.combinations(torch.arange(scores.shape[-2], device=scores.device))
@@ -61,10 +61,10 @@ def log_cross_ratios(scores: Float[Tensor, "*batch a b"]) -> Float[Tensor, "*bat
 def cross_ratios(
     p_i_given_j: Float[Tensor, "*batch a b"], p_j_given_i: Float[Tensor, "*batch a b"]
 ) -> CrossRatios:
-    """The cross-ratios of two tables of probabilities, both indexed [x_i, x_j].
+    """Compute the cross-ratios of two tables of probabilities, both indexed [x_i, x_j].
 
     The thesis's example has 9801 from p(y_1 | y_2) and 1 from p(y_2 | y_1). A pair of tables has a
-    joint if and only if no square differs.
+    joint distribution if and only if the ratios of all squares agree.
     """
     for name, table, axis in (("p_i_given_j", p_i_given_j, -2), ("p_j_given_i", p_j_given_i, -1)):
         total = table.sum(axis)
@@ -86,16 +86,18 @@ def masked_cross_ratios(
     owner: int = 0,
     chunk: int = CHUNK,
 ) -> CrossRatios:
-    """The cross-ratios of a masked LM's conditionals, a row of squares for each pair of positions.
+    """Compute the cross-ratios of a masked LM's conditionals, for each pair of positions.
 
-    Each family masks one position and tries the tokens at the other; the rest of the text stays.
-    What the text holds at the two positions is not read.
+    Each family masks one position and puts each of the tokens at the other; the rest of the text
+    stays. The tokens of the text at the two positions are not read.
 
     Args:
-        pairs: positions i and j, different ones.
-        tokens: those that make up the squares, at both positions.
-        owner: the source that the text belongs to; unread without sources.
-        chunk: largest number of rows given to the model at once.
+        lm: the masked language model.
+        text: the text around the two positions.
+        pairs: pairs of different positions i and j.
+        tokens: the tokens of the squares, at both positions.
+        owner: the source that the text belongs to; not read by models without sources.
+        chunk: the largest number of rows that the model gets at once.
     """
     for i, j in pairs:
         if i == j or not (0 <= i < len(text) and 0 <= j < len(text)):

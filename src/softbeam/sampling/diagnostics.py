@@ -1,7 +1,7 @@
-"""Whether chains have found what they sample: split R-hat, effective sample size, unique texts.
+"""Diagnostics of chains: split R-hat, effective sample size, share of unique texts.
 
-The statistics are arviz-stats'. They are given a feature of the texts, one number for each sweep
-and chain: the energy, or any function of one's own.
+The statistics are those of arviz-stats. They are computed for a feature of the texts, one number
+for each sweep and chain: the energy, or any other function of a text.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,13 +12,13 @@ from arviz_stats.base import array_stats
 from jaxtyping import Float
 from torch import Tensor
 
-FEWEST = 4  # sweeps; half of a shorter chain has no variance to speak of
+FEWEST = 4  # sweeps; half of a shorter chain is too short for a variance
 
 Values = Float[Tensor, "sweep chain"]
 
 
 class Mixing(NamedTuple):
-    """How well chains agree about one feature; None where too little was sampled to say."""
+    """How well chains agree about one feature; None if there are too few samples."""
 
     mean: float
     rhat: float | None
@@ -27,19 +27,19 @@ class Mixing(NamedTuple):
 
 
 def mixing(features: Mapping[str, Values], *, seconds: float | None = None) -> dict[str, Mixing]:
-    """R-hat and effective sample size of each feature, per second of sampling if it is known."""
-    found = {}
+    """Compute R-hat and effective sample size of each feature; per second if `seconds` is given."""
+    diagnostics = {}
     for name, values in features.items():
         ess = bulk_ess(values)
         per_s = None if ess is None or not seconds else ess / seconds
-        found[name] = Mixing(float(values.double().mean()), split_rhat(values), ess, per_s)
-    return found
+        diagnostics[name] = Mixing(float(values.double().mean()), split_rhat(values), ess, per_s)
+    return diagnostics
 
 
 def split_rhat(values: Values) -> float | None:
-    """Rank-normalized split R-hat (Vehtari et al. 2021): 1 where halves of chains agree.
+    """Compute rank-normalized split R-hat (Vehtari et al. 2021): 1 if halves of chains agree.
 
-    Where nothing ever changes it is 1 if all chains are at the same value, and infinite if not.
+    If no chain ever changes, it is 1 if all chains have the same value, and infinite if not.
     None for a single chain or fewer than 4 sweeps.
     """
     if values.shape[1] < 2 or len(values) < FEWEST:
@@ -50,10 +50,9 @@ def split_rhat(values: Values) -> float | None:
 
 
 def bulk_ess(values: Values) -> float | None:
-    """The number of independent draws that would know as much about the bulk of the values.
+    """Compute the effective sample size of the bulk of the values (Vehtari et al. 2021).
 
-    Where nothing ever changes it is 1 for each value that chains are stuck at. None for fewer than
-    4 sweeps.
+    If no chain ever changes, it is the number of distinct values. None for fewer than 4 sweeps.
     """
     if len(values) < FEWEST:
         return None
@@ -63,11 +62,12 @@ def bulk_ess(values: Values) -> float | None:
 
 
 def by_chain(values: Values) -> np.ndarray:
+    """Convert to the array of arviz-stats: chains first."""
     return values.detach().cpu().double().numpy().T
 
 
 def unique_ratio(texts: Sequence[Hashable]) -> float:
-    """Different texts among the samples: 1 where none comes twice."""
+    """The share of distinct texts among the samples: 1 if all differ."""
     if not texts:
-        raise ValueError("texts: there are none")
+        raise ValueError("texts: must have at least 1")
     return len(set(texts)) / len(texts)

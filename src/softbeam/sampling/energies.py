@@ -1,9 +1,10 @@
 """Energies of texts under a masked language model (thesis, Sec. 6.2): raw, local, and composed.
 
-An energy is a function from texts to numbers, lower is likelier; any callable of that form serves.
-One that is bound to its chains, row by row, also says which energy some of them have (`chosen`).
+An energy is a function from texts to numbers; lower is likelier. Any such callable will do. An
+energy whose rows belong to particular chains also has `chosen`, which selects some of its chains.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
@@ -17,19 +18,15 @@ from softbeam.types import BoundEnergy, Energy, MaskedLM
 
 
 @dataclass(frozen=True, eq=False)
-class RawEnergy:
-    r"""E_raw(y) = -sum_t of the logit of y_t given y\t, t alone masked (thesis, Sec. 6.2.1).
-
-    Adding a number to all logits of a context changes nothing that a masked language model was
-    trained for, but changes this energy: it needs the logits from before the softmax, and refuses
-    log-probabilities, which would turn it silently into `LocalEnergy`.
+class SiteEnergy(ABC):
+    """A sum of scores, one for each position, with its sign changed; subclasses give the score.
 
     Args:
         mlm: the masked language model.
-        owner: the source of each chain; the first for all unless given.
-        counted: positions in the sum; those that hold a token of `mlm.allowed` unless given.
-            Frozen words of a prompt belong to the text and count; padding never does.
-        rows: largest number of masked rows given to the model at once.
+        owner: the source of each chain; by default the first source for all.
+        counted: positions in the sum; by default those that hold a token of `mlm.allowed`. Fixed
+            words of a prompt belong to the text and count; padding never counts.
+        rows: the largest number of masked rows that the model gets at once.
     """
 
     mlm: MaskedLM
@@ -38,64 +35,104 @@ class RawEnergy:
     counted: Bool[Tensor, "chain time"] | None = None
     rows: int = ROWS
 
-    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
-        return -self.scores(tokens).sum(-1)
+    @abstractmethod
+    def score(
+        self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
+    ) -> Float[Tensor, " cells"]:
+        """Score the target tokens, given the model's logits in their places."""
 
     def scores(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, "chain time"]:
-        """The logit of each token; 0 where a position does not count."""
+        """Score each token; positions that do not count have the score 0."""
         return site_scores(
             self.mlm, tokens, self.score, owner=self.owner, counted=self.counted, rows=self.rows
         )
 
-    def score(
-        self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
-    ) -> Float[Tensor, " cells"]:
-        """The target's logit."""
-        return raw_score(logits, target)
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        return -self.scores(tokens).sum(-1)
 
-    def chosen(self, chains: Int[Tensor, " rows"]) -> "RawEnergy":
+    def chosen(self, chains: Int[Tensor, " rows"]) -> "SiteEnergy":
+        """The energy of rows that belong to these chains."""
         return replace(self, owner=pick(self.owner, chains), counted=pick(self.counted, chains))
 
 
 @dataclass(frozen=True, eq=False)
-class LocalEnergy:
-    r"""E_local(y) = -sum_t log p(y_t | y\t), the pseudo-log-likelihood (thesis, Sec. 6.2.4).
+class RawEnergy(SiteEnergy):
+    r"""E_raw(y) = -sum_t of the logit of y_t given y\t, only t masked (thesis, Sec. 6.2.1).
 
-    Args:
-        mlm: the masked language model.
-        owner: the source of each chain; the first for all unless given.
-        counted: positions in the sum, as in `RawEnergy`.
-        restricted: normalize over `mlm.allowed` instead of the whole vocabulary. Both are valid
-            energies over the same texts, and differ.
-        rows: largest number of masked rows given to the model at once.
+    Training a masked language model does not fix a constant that is added to all logits of a
+    context, but this energy depends on it. So it needs the logits from before the softmax. It
+    refuses log-probabilities, which would silently make it a `LocalEnergy`.
     """
-
-    mlm: MaskedLM
-    _: KW_ONLY
-    owner: Int[Tensor, " chain"] | None = None
-    counted: Bool[Tensor, "chain time"] | None = None
-    restricted: bool = False
-    rows: int = ROWS
-
-    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
-        return -self.scores(tokens).sum(-1)
-
-    def scores(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, "chain time"]:
-        """The log-probability of each token; 0 where a position does not count."""
-        return site_scores(
-            self.mlm, tokens, self.score, owner=self.owner, counted=self.counted, rows=self.rows
-        )
 
     def score(
         self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
     ) -> Float[Tensor, " cells"]:
-        """The target's log-probability."""
+        """The logits of the targets."""
+        return raw_score(logits, target)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalEnergy(SiteEnergy):
+    r"""E_local(y) = -sum_t log p(y_t | y\t), the pseudo-log-likelihood (thesis, Sec. 6.2.4).
+
+    Args:
+        restricted: normalize over `mlm.allowed` instead of the whole vocabulary. Both are valid
+            energies over the same texts, but different ones.
+    """
+
+    restricted: bool = False
+
+    def score(
+        self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
+    ) -> Float[Tensor, " cells"]:
+        """The log-probabilities of the targets."""
         if self.restricted:
             logits = logits.masked_fill(~self.mlm.allowed, float("-inf"))
-        return logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
+        return local_score(logits, target)
 
-    def chosen(self, chains: Int[Tensor, " rows"]) -> "LocalEnergy":
-        return replace(self, owner=pick(self.owner, chains), counted=pick(self.counted, chains))
+
+@dataclass(frozen=True, eq=False)
+class StridedEnergy(SiteEnergy):
+    """An approximation of `LocalEnergy` that masks every `stride`-th token together.
+
+    A text costs `stride` rows. It is meant for the first stage of delayed acceptance. With a stride
+    as long as the text it equals `LocalEnergy`.
+
+    Args:
+        stride: rows of each text, and distance between positions masked together.
+    """
+
+    stride: int = 4
+
+    def __post_init__(self) -> None:
+        if self.stride < 1:
+            raise ValueError(f"stride={self.stride} must be at least 1")
+
+    def score(
+        self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
+    ) -> Float[Tensor, " cells"]:
+        """The log-probabilities of the targets."""
+        return local_score(logits, target)
+
+    def scores(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, "chain time"]:
+        """Score each token; positions that do not count have the score 0."""
+        counted = counted_sites(self.mlm, tokens, self.counted)
+        turn = torch.arange(tokens.shape[1], device=tokens.device) % self.stride
+        rows = torch.arange(self.stride, device=tokens.device)[:, None]
+        masked = (counted[:, None] & (turn == rows)).flatten(0, 1)
+        some = masked.any(-1)  # a short text has fewer rows
+        if not bool(some.any()):
+            return torch.zeros(tokens.shape, device=tokens.device)
+        texts = tokens.repeat_interleave(self.stride, 0)
+        owner = None if self.owner is None else self.owner.repeat_interleave(self.stride)[some]
+        packs = packed_logits(self.mlm, texts[some], masked[some], owner, limit=self.rows)
+        targets, scores = texts[masked], []
+        for logits in packs:
+            now, targets = targets[: len(logits)], targets[len(logits) :]
+            scores.append(self.score(logits, now))
+        values = torch.cat(scores)
+        cells = values.new_zeros(masked.shape).masked_scatter(masked, values)
+        return cells.unflatten(0, (len(tokens), self.stride)).sum(1)
 
 
 def site_scores(
@@ -107,9 +144,9 @@ def site_scores(
     counted: Bool[Tensor, "chain time"] | None = None,
     rows: int = ROWS,
 ) -> Float[Tensor, "chain time"]:
-    """`score(logits, token)` of each counted position with that position alone masked, else 0.
+    """Compute `score(logits, token)` of each counted position, where only that position is masked.
 
-    One row for each counted position of each chain, all of them packed together.
+    The other positions get 0. The model gets a row for each counted position of each chain.
     """
     counted = counted_sites(mlm, tokens, counted)
     chain, site = counted.nonzero(as_tuple=True)
@@ -128,7 +165,7 @@ def counted_sites(
     tokens: Int[Tensor, "chain time"],
     counted: Bool[Tensor, "chain time"] | None = None,
 ) -> Bool[Tensor, "chain time"]:
-    """The positions of an energy's sum: those given, or those of allowed tokens; no padding."""
+    """The positions in an energy's sum: the given ones, or those of allowed tokens; no padding."""
     counted = may_stand(tokens, mlm.allowed) if counted is None else counted
     return counted & (tokens != mlm.pad_id)
 
@@ -136,8 +173,8 @@ def counted_sites(
 def raw_score(
     logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
 ) -> Float[Tensor, " cells"]:
-    """The target's logit. An error if the logits are log-probabilities."""
-    # By chance one cell may sum to one; that several do, to rounding, is no chance.
+    """The target's logit. Raises ValueError if the logits are log-probabilities."""
+    # The probabilities of one cell may sum to 1 by chance, but not those of several.
     rounding = min(64 * torch.finfo(logits.dtype).eps, 0.05)
     if len(logits) > 1 and bool((logits.logsumexp(-1).abs() < rounding).all()):
         raise ValueError(
@@ -147,15 +184,22 @@ def raw_score(
     return logits.gather(-1, target[:, None])[:, 0]
 
 
+def local_score(
+    logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
+) -> Float[Tensor, " cells"]:
+    """The target's log-probability."""
+    return logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
+
+
 # Composition
 
 
 @dataclass(frozen=True, eq=False)
 class Tempered:
-    """E(y) / temperature: above 1 flatter, below 1 around the modes (thesis, Sec. 6.8).
+    """E(y) / temperature: flatter above 1, closer to the modes below 1 (thesis, Sec. 6.8).
 
-    For a fixed target. Kernels take a temperature of their own, which may change by the sweep
-    while their states keep the energy E.
+    For a fixed target. For a temperature that changes from sweep to sweep, use that of the kernels:
+    their states keep the energy E itself.
     """
 
     energy: Energy
@@ -174,10 +218,10 @@ class Tempered:
 
 @dataclass(frozen=True, eq=False)
 class WeightedSum:
-    """sum_i w_i E_i(y) of (weight, energy) pairs: a product of experts.
+    """A product of experts: sum_i w_i E_i(y) of (weight, energy) pairs.
 
-    The energies may be any callables: a classifier's, a distance to a text, a count of words. A
-    term of weight 0 is not computed.
+    The energies may be any callables, such as a classifier, a distance to a text, or a count of
+    words. A term of weight 0 is not computed.
     """
 
     terms: Sequence[tuple[float, Energy]]
@@ -200,14 +244,14 @@ class WeightedSum:
 
 @dataclass(frozen=True, eq=False)
 class Constrained:
-    """The energy, and infinite for a text that holds what is not allowed where it stands.
+    """An energy that is infinite for texts with a token that is not allowed in its place.
 
-    Proposals with the same `allowed` never propose such a text; this is the check that they don't.
+    Proposals with the same `allowed` never propose such a text; this energy verifies it.
 
     Args:
-        energy: the energy of the other texts.
-        text: what stands at the frozen positions.
-        allowed: what may stand where; a position where nothing may is frozen.
+        energy: the energy of all other texts.
+        text: the tokens of the frozen positions.
+        allowed: the tokens allowed at each position; a position without any is frozen.
     """
 
     energy: Energy
@@ -227,57 +271,10 @@ class Constrained:
 
 
 def chosen(energy: Energy, chains: Int[Tensor, " rows"]) -> Energy:
-    """The energy of rows that belong to these chains; one bound to none serves any rows."""
+    """The energy of rows that belong to these chains; some energies serve any rows."""
     return energy.chosen(chains) if isinstance(energy, BoundEnergy) else energy
 
 
 def pick(table: Tensor | None, chains: Int[Tensor, " rows"]) -> Tensor | None:
-    """The rows of a table that may be missing."""
+    """The chosen rows of a table; None if there is no table."""
     return None if table is None else table[chains]
-
-
-@dataclass(frozen=True, eq=False)
-class StridedEnergy:
-    """Like `LocalEnergy`, but every `stride`-th token is masked together: `stride` rows a text.
-
-    Another energy, near enough to refuse by: the first stage of delayed acceptance. With a stride
-    as long as the text it is `LocalEnergy`.
-
-    Args:
-        mlm: the masked language model.
-        stride: rows of each text, and distance between positions masked together.
-        owner: the source of each chain; the first for all unless given.
-        rows: largest number of rows given to the model at once.
-    """
-
-    mlm: MaskedLM
-    _: KW_ONLY
-    stride: int = 4
-    owner: Int[Tensor, " chain"] | None = None
-    rows: int = ROWS
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride={self.stride} must be at least 1")
-
-    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
-        counted = may_stand(tokens, self.mlm.allowed) & (tokens != self.mlm.pad_id)
-        turn = torch.arange(tokens.shape[1], device=tokens.device) % self.stride
-        masked = (counted[:, None] & (turn == torch.arange(self.stride)[:, None])).flatten(0, 1)
-        texts = tokens.repeat_interleave(self.stride, 0)
-        owner = None if self.owner is None else self.owner.repeat_interleave(self.stride)
-        some = masked.any(-1)  # a short text has fewer rows
-        if not bool(some.any()):
-            return torch.zeros(len(tokens), device=tokens.device)
-        source = None if owner is None else owner[some]
-        packs = packed_logits(self.mlm, texts[some], masked[some], source, limit=self.rows)
-        targets, scores = texts[masked], []
-        for logits in packs:
-            now, targets = targets[: len(logits)], targets[len(logits) :]
-            scores.append(logits.log_softmax(-1).gather(-1, now[:, None])[:, 0])
-        values = torch.cat(scores)
-        cells = values.new_zeros(masked.shape).masked_scatter(masked, values)
-        return -cells.unflatten(0, (len(tokens), self.stride)).sum((1, 2))
-
-    def chosen(self, chains: Int[Tensor, " rows"]) -> "StridedEnergy":
-        return replace(self, owner=pick(self.owner, chains))

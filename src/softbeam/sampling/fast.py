@@ -1,16 +1,17 @@
 r"""Metropolis-Hastings on a masked language model: the chain of `kernels`, with far fewer rows.
 
-The rows that give E(y), each with one site masked, are also what proposals at single sites are
-drawn from. They are kept, so that a proposal from an unchanged text asks the model nothing. What
-proposes the text itself needs no energy. A site's row doesn't read the site's own token, so a new
-word there needs the rows of the other sites alone; if it is accepted, these are what is kept next.
+E(y) needs a row for each site, in which that site is masked. Proposals at single sites are drawn
+from the same rows. So the rows are kept, and a proposal from an unchanged text needs no call of the
+model. A proposal that repeats the text needs no new energy. A site's row does not depend on the
+token at that site, so a new token there needs only the rows of the other sites; if the proposal is
+accepted, those rows are kept.
 
 With the same generator in float64 the chain is that of `sampling.kernels.metropolis_hastings`,
-token by token: the same numbers are drawn in the same order, and energies agree to rounding.
+token by token: the same numbers are drawn in the same order, and energies agree up to rounding.
 
-In float32 the law is the same up to rounding, which depends on the rows that are packed together,
-and so the chains part after a while. For bfloat16, load a model in it or wrap it in
-`sampling.masking.HalfPrecision`, which says what that costs.
+In float32 the distribution is the same up to rounding. Rounding depends on which rows are computed
+together, so that the two chains differ after a while. The same holds for a model that is loaded in
+bfloat16, whose logits have about three digits.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,33 +44,34 @@ from softbeam.sampling.masking import site_logits
 from softbeam.sampling.proposals import MaskedConditionals, check_tokens, drawn
 from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, Proposed, StepInfo
 
-BYTES = 2**30  # of kept logits
+BYTES = 2**30  # of logits to keep
 
 
 class Rows(NamedTuple):
-    """What the model said of some sites, each masked alone."""
+    """The model's logits at some sites, each masked alone."""
 
     chain: Int[Tensor, " cells"]
     site: Int[Tensor, " cells"]
     logits: Float[Tensor, "cells vocab"]
 
     def where(self, chosen: Bool[Tensor, " cells"]) -> "Rows":
+        """The chosen rows."""
         return self if bool(chosen.all()) else Rows(*(part[chosen] for part in self))
 
 
 class SiteCache:
-    """A masked language model's logits at each site given the others, for the texts last seen.
+    """A cache of a masked language model's logits at each site, for the current texts.
 
-    A row is kept together with the text that it was computed from, and is given out only for a text
-    with the same tokens at all other sites: it cannot be stale. What changes without a trace in the
-    tokens, the model's weights, is forgotten by a kernel's `init`.
+    A row is kept with the text that it was computed from, and is used only for texts with the same
+    tokens at all other sites, so it is never out of date. Changes of the model's weights are not
+    noticed; a kernel's `init` empties the cache.
 
-    Chains * time * vocab numbers are kept, and a step holds as many again while it decides. Of
-    more chains than fit into `limit`, only the first are kept; the others cost a row for each
-    proposal, and the chain is the same.
+    The cache has chains * time * vocab numbers, and a step holds as many again until it accepts.
+    If not all chains fit into `limit`, only the first ones are kept. The others cost a row for
+    each proposal; their chains are the same.
 
     Args:
-        limit: largest number of bytes, both halves together.
+        limit: the largest number of bytes, of the cache and of a step together.
     """
 
     def __init__(self, *, limit: int = BYTES):
@@ -78,30 +80,31 @@ class SiteCache:
         self.forget()
 
     def forget(self) -> None:
+        """Empty the cache."""
         self.tokens = torch.empty(0, 0, dtype=torch.long)
-        self.fresh = torch.empty(0, 0, dtype=torch.bool)  # rows that are right for `tokens`
+        self.fresh = torch.empty(0, 0, dtype=torch.bool)  # rows that are valid for `tokens`
         self.logits = torch.empty(0, 0, 0)
 
     def bind(self, mlm: MaskedLM, owner: Tensor | None) -> None:
-        """An error if it already belongs to another model, or to chains of other sources."""
+        """Raise ValueError if the cache belongs to another model, or to chains of other sources."""
         if self.bound is not None and not (self.bound[0] is mlm and equal(self.bound[1], owner)):
-            raise ValueError("cache: it holds rows of another model, or of other sources")
+            raise ValueError("cache: belongs to another model, or to other sources")
         self.bound = mlm, owner
 
     def known(self, tokens: Int[Tensor, "chain time"]) -> Bool[Tensor, "chain time"]:
-        """True where the row of a site is right for these texts: all other tokens are the same."""
+        """True where the row of a site is valid for these texts: all other tokens are equal."""
         if tokens.shape != self.tokens.shape:
             return torch.zeros_like(tokens, dtype=torch.bool)
         changed = (tokens != self.tokens).long()
         return self.fresh & (changed.sum(-1, keepdim=True) == changed)
 
     def hold(self, tokens: Int[Tensor, "chain time"]) -> None:
-        """From now on these texts; rows that are not right for them are forgotten."""
+        """Make these the current texts; rows that are not valid for them are dropped."""
         self.fresh = self.known(tokens)
         self.tokens = tokens.clone()  # the caller may change its own
 
     def put(self, rows: "Rows") -> None:
-        """Keep rows of the texts held, as far as there is room."""
+        """Keep rows of the current texts, as far as there is room."""
         if not len(rows.chain):
             return
         chains, time = self.tokens.shape
@@ -114,13 +117,13 @@ class SiteCache:
         self.fresh[chain, site] = True
 
     def room(self, logits: Float[Tensor, "cells vocab"]) -> int:
-        """Number of chains that fit: each has two numbers for each site and token."""
+        """The number of chains that fit; each needs two numbers for each site and token."""
         each = 2 * self.tokens.shape[1] * logits.shape[-1] * logits.element_size()
         return self.limit // max(each, 1)
 
 
 class Parts(NamedTuple):
-    """E = weight * sites + rest; only the first knows its energy site by site."""
+    """An energy E = weight * sites + rest, where `sites` is a sum over sites."""
 
     weight: float
     sites: RawEnergy | LocalEnergy
@@ -135,28 +138,28 @@ def fast_metropolis_hastings(
     sites_a_round: int | None = None,
     cache: SiteCache | None = None,
 ) -> Kernel:
-    """The kernel `metropolis_hastings(energy, propose)`: the same chain, asking the model less.
+    """Make the kernel `metropolis_hastings(energy, propose)`, which calls the model less often.
 
-    Fast are `LocalEnergy` and `RawEnergy`, alone or inside of `WeightedSum`, `Tempered` and
+    `LocalEnergy` and `RawEnergy` are fast, alone or inside `WeightedSum`, `Tempered` and
     `Constrained`; the other terms are computed for each new text. Any other energy gets the plain
-    kernel. Proposals at single sites are free for `MaskedConditionals` of the same model and
-    sources; a block costs one row, and all its energy's, and proposals of one's own work.
+    kernel. Proposals at single sites are free with `MaskedConditionals` of the same model and
+    sources. A block costs one row, besides the rows of its energy. Any other proposals work, too.
 
-    `sites_a_round` rejects early: the terms of a local energy are never negative, so a sum that is
-    already too large can only grow. The uniform number is drawn first, and the sites are scored a
-    few at a time, nearest to the change first. The chain stays the same, but the `log_accept` of a
-    proposal that was rejected early is only an upper bound.
+    `sites_a_round` rejects early: the terms of a local energy are never negative, so that a sum
+    that is already too large can only grow. The uniform number is drawn first, and the sites are
+    scored a few at a time, starting with those nearest to the change. The chain stays the same, but
+    the `log_accept` of a proposal that was rejected early is only an upper bound.
 
-    States are plain: going on from one, here or in another process, gives the same chain. The cache
-    is in the kernel and not in the state, since whoever keeps all states would keep all caches.
+    States are plain tensors: continuing from one, here or in another process, gives the same chain.
+    The cache belongs to the kernel and not to the state, so that keeping all states is cheap.
 
     Args:
-        energy: of the target.
+        energy: the energy of the target.
         propose: the proposals.
-        temperature: of the target, as in `metropolis_hastings`.
-        sites_a_round: sites of a chain that are scored before asking whether it is rejected
-            already; all at once unless given.
-        cache: what is kept; kernels that differ in their temperature alone can share one.
+        temperature: the temperature of the target, as in `metropolis_hastings`.
+        sites_a_round: the number of sites to score before checking whether the proposal is already
+            rejected; by default all at once.
+        cache: the cache to use; kernels that differ only in temperature can share one.
     """
     check_temperature(temperature)
     parts = split(energy, propose)
@@ -167,35 +170,45 @@ def fast_metropolis_hastings(
     held = SiteCache() if cache is None else cache
     held.bind(parts.sites.mlm, parts.sites.owner)
     draw = CachedProposals(propose, held) if shares_rows(propose, parts.sites) else propose
+    kernel = _FastKernel(parts, draw, held, temperature, sites_a_round)
+    return Kernel(kernel.init, kernel.step)
+
+
+@dataclass(frozen=True, eq=False)
+class _FastKernel:
+    """The two functions of `fast_metropolis_hastings`, and what they share."""
+
+    parts: "Parts"
+    propose: Propose
+    cache: SiteCache
+    temperature: Temperature
+    sites_a_round: int | None
 
     @torch.no_grad()
-    def init(tokens: Tensor) -> ChainState:
+    def init(self, tokens: Tensor) -> ChainState:
+        """Score the texts from scratch, and keep their rows."""
         with torch.inference_mode():
-            held.forget()
-            held.hold(tokens)
+            self.cache.forget()
+            self.cache.hold(tokens)
             every = torch.arange(len(tokens), device=tokens.device)
-            scored = score(parts, held, tokens, every, [sites_of(parts, tokens)])
+            scored = score(self.parts, self.cache, tokens, every, [sites_of(self.parts, tokens)])
             for rows in scored.rows:
-                held.put(rows)
+                self.cache.put(rows)
         return ChainState(tokens, checked(scored.energy).clone())
 
     @torch.no_grad()
-    def step(state: ChainState, positions: Tensor, rng: Generator) -> tuple[ChainState, StepInfo]:
+    def step(
+        self, state: ChainState, positions: Tensor, rng: Generator
+    ) -> tuple[ChainState, StepInfo]:
+        """Propose new tokens at the positions; accept or refuse them."""
+        temperature = self.temperature
         with torch.inference_mode():
-            held.hold(state.tokens)
-            new = draw(state.tokens, positions, rng)
+            self.cache.hold(state.tokens)
+            new = self.propose(state.tokens, positions, rng)
             log_u = log_uniform(new.log_q_forward, rng)
-            changed = new.tokens != state.tokens
-            repeated = ~changed.any(-1)
+            repeated = (new.tokens == state.tokens).all(-1)
             novel = (~repeated).nonzero()[:, 0]
-            missing = (sites_of(parts, new.tokens) & ~held.known(new.tokens))[novel]
-            if sites_a_round is None:
-                scored = score(parts, held, new.tokens, novel, [missing])
-            else:
-                rounds = nearest_first(missing, changed[novel], sites_a_round)
-                limit = largest_accepted(state.energy, new, log_u, temperature)[novel]
-                scored = score(parts, held, new.tokens, novel, rounds, limit)
-
+            scored = self.score_novel(state, new, log_u, novel)
             new_energy = state.energy.index_copy(0, novel, scored.energy.to(state.energy))
             log_a = log_acceptance(
                 state.energy / temperature,
@@ -205,22 +218,37 @@ def fast_metropolis_hastings(
             ).masked_fill(repeated, 0.0)
             accepted = log_u < log_a
             tokens = torch.where(accepted[:, None], new.tokens, state.tokens)
-            held.hold(tokens)
+            self.cache.hold(tokens)
             for rows in scored.rows:
-                held.put(rows.where(accepted[rows.chain]))
+                self.cache.put(rows.where(accepted[rows.chain]))
             after = ChainState(tokens, torch.where(accepted, new_energy, state.energy))
             info = StepInfo(log_a, accepted, accepted & ~repeated, repeated, cannot_return(new))
-        # copies from outside of inference mode can be used where gradients are wanted
+        # copies made outside of inference mode can be used where gradients are wanted
         return ChainState(*(t.clone() for t in after)), StepInfo(*(t.clone() for t in info))
 
-    return Kernel(init, step)
+    def score_novel(
+        self,
+        state: ChainState,
+        new: Proposed,
+        log_u: Float[Tensor, " chain"],
+        novel: Int[Tensor, " rows"],
+    ) -> "Scored":
+        """Score the proposals of the chains `novel`, which differ from their texts."""
+        known = self.cache.known(new.tokens)
+        missing = (sites_of(self.parts, new.tokens) & ~known)[novel]
+        if self.sites_a_round is None:
+            return score(self.parts, self.cache, new.tokens, novel, [missing])
+        changed = (new.tokens != state.tokens)[novel]
+        rounds = nearest_first(missing, changed, self.sites_a_round)
+        limit = largest_accepted(state.energy, new, log_u, self.temperature)[novel]
+        return score(self.parts, self.cache, new.tokens, novel, rounds, limit)
 
 
-# What an energy is made of
+# Parts of an energy
 
 
 def terms(energy: Energy, weight: float = 1.0) -> list[tuple[float, Energy]]:
-    """(weight, energy) pairs of which it is the sum; a constraint is a term of 0 or infinity."""
+    """Split an energy into a sum of (weight, energy) pairs; constraints are 0 or infinite."""
     match energy:
         case Tempered(inner, temperature):
             return terms(inner, weight / temperature)
@@ -232,19 +260,20 @@ def terms(energy: Energy, weight: float = 1.0) -> list[tuple[float, Energy]]:
 
 
 def zero(tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+    """The energy 0 of every text."""
     return torch.zeros(len(tokens), device=tokens.device)
 
 
 def split(energy: Energy, propose: Propose) -> Parts | None:
-    """The energy's masked language model and the rest; None without one.
+    """Separate a sum over sites from the rest of an energy; None if there is no such sum.
 
-    Of several, the one whose rows the proposals are drawn from.
+    Of several sums, take the one whose rows the proposals are drawn from.
     """
     pairs = terms(energy)
-    found = [i for i, (_, e) in enumerate(pairs) if isinstance(e, RawEnergy | LocalEnergy)]
-    if not found:
+    sums = [i for i, (_, e) in enumerate(pairs) if isinstance(e, RawEnergy | LocalEnergy)]
+    if not sums:
         return None
-    best = max(found, key=lambda i: shares_rows(propose, pairs[i][1]))
+    best = max(sums, key=lambda i: shares_rows(propose, pairs[i][1]))
     weight, sites = pairs.pop(best)
     assert isinstance(sites, RawEnergy | LocalEnergy)
     return Parts(weight, sites, WeightedSum(pairs))
@@ -261,10 +290,12 @@ def shares_rows(propose: Propose, energy: Energy) -> TypeGuard[MaskedConditional
 
 
 def equal(a: Tensor | None, b: Tensor | None) -> bool:
+    """True for two equal tensors, or none at all."""
     return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
 def sites_of(parts: Parts, tokens: Int[Tensor, "chain time"]) -> Bool[Tensor, "chain time"]:
+    """The positions in the sum over sites."""
     return counted_sites(parts.sites.mlm, tokens, parts.sites.counted)
 
 
@@ -273,7 +304,7 @@ def sites_of(parts: Parts, tokens: Int[Tensor, "chain time"]) -> Bool[Tensor, "c
 
 @dataclass(frozen=True, eq=False)
 class CachedProposals:
-    """The same proposals; those at a single site ask the model only for what is not known."""
+    """Masked conditionals that take the logits of single sites from a cache where it has them."""
 
     propose: MaskedConditionals
     cache: SiteCache
@@ -293,17 +324,17 @@ class CachedProposals:
     ) -> Float[Tensor, "cells vocab"]:
         """The model's logits at the given positions, masked together, row by row."""
         alone = positions & (positions.sum(-1, keepdim=True) == 1)
-        known = alone & self.cache.known(tokens)
-        old = self.cache.logits[known.nonzero(as_tuple=True)]
-        if torch.equal(known, positions):
+        kept = alone & self.cache.known(tokens)
+        old = self.cache.logits[kept.nonzero(as_tuple=True)]
+        if torch.equal(kept, positions):
             return old
-        asked = positions & ~known
+        asked = positions & ~kept
         new = self.propose.logits(tokens, asked)
         chain, site = asked.nonzero(as_tuple=True)
         self.cache.put(Rows(chain, site, new).where(alone[asked]))
         if not len(old):
             return new
-        table, cells = old.new_empty(int(positions.sum()), old.shape[-1]), known[positions]
+        table, cells = old.new_empty(int(positions.sum()), old.shape[-1]), kept[positions]
         table[cells], table[~cells] = old, new.to(old)
         return table
 
@@ -312,7 +343,7 @@ class CachedProposals:
 
 
 class Scored(NamedTuple):
-    """Energies of new texts, and the rows that they took as far as there is room for them."""
+    """Energies of new texts, and the rows they needed, as far as there is room for them."""
 
     energy: Float[Tensor, " rows"]  # in float64; where the limit was passed, a lower bound
     rows: list[Rows]
@@ -326,17 +357,17 @@ def score(
     rounds: Iterable[Bool[Tensor, "rows time"]],
     limit: Float[Tensor, " rows"] | None = None,
 ) -> Scored:
-    """The energies of these chains: known sites first, then the model is asked, round by round.
+    """Compute the energies of these chains: first from the cache, then round by round.
 
-    A text whose energy is above its limit already, or infinite, is not asked about any more.
+    A text whose energy is already above its limit, or infinite, is left out of further rounds.
     """
     sites, texts = parts.sites.chosen(chains), tokens[chains]
-    known = counted_sites(sites.mlm, texts, sites.counted) & cache.known(tokens)[chains]
+    kept = counted_sites(sites.mlm, texts, sites.counted) & cache.known(tokens)[chains]
     rest = energy_of(parts.rest, texts, chains, like=texts.new_zeros(len(texts)).double())
     scores = rest.new_zeros(texts.shape)
-    if bool(known.any()):
-        row, site = known.nonzero(as_tuple=True)
-        scores[known] = sites.score(cache.logits[chains[row], site], texts[known]).double()
+    if bool(kept.any()):
+        row, site = kept.nonzero(as_tuple=True)
+        scores[kept] = sites.score(cache.logits[chains[row], site], texts[kept]).double()
 
     def so_far() -> Tensor:
         return rest - parts.weight * scores.sum(-1)
@@ -365,7 +396,7 @@ def largest_accepted(
     log_u: Float[Tensor, " chain"],
     temperature: Temperature,
 ) -> Float[Tensor, " chain"]:
-    """The energy above which a proposal is rejected, and a little more so that rounding is safe."""
+    """The energy above which a proposal is rejected, plus a margin for rounding."""
     margin = 64 * torch.finfo(energy.dtype).eps * (1 + energy.abs())
     return energy + temperature * (new.log_q_reverse - new.log_q_forward - log_u) + margin
 
@@ -373,7 +404,7 @@ def largest_accepted(
 def nearest_first(
     sites: Bool[Tensor, "chain time"], changed: Bool[Tensor, "chain time"], size: int
 ) -> Iterator[Bool[Tensor, "chain time"]]:
-    """The sites, so many of each chain at a time, in the order of their distance to a change."""
+    """Yield `size` sites of each chain at a time, those nearest to a change first."""
     place = torch.arange(sites.shape[1], device=sites.device)
     gap = (place[:, None] - place).abs().where(changed[:, None], len(place)).amin(-1)
     order = gap.masked_fill(~sites, len(place) + 1).argsort(dim=-1, stable=True)
@@ -383,8 +414,9 @@ def nearest_first(
 
 
 def check_early(parts: Parts, sites_a_round: int) -> None:
+    """Raise ValueError if proposals cannot be rejected early."""
     if sites_a_round < 1:
-        raise ValueError(f"sites_a_round={sites_a_round}; at least 1 is needed")
+        raise ValueError(f"sites_a_round={sites_a_round} must be at least 1")
     if not isinstance(parts.sites, LocalEnergy) or not parts.weight > 0:
         kind = type(parts.sites).__name__
         raise ValueError(

@@ -1,14 +1,13 @@
-"""Annealed importance sampling: log Z of a space too large to enumerate, with its error.
+"""Annealed importance sampling: estimate log Z of a large space, with its error (Neal 2001).
 
-Neal (2001). A scorer is any function from sequences of one length to their log-potentials,
-`rows time -> rows`, as in `exact`, with which nothing is shared.
+A scorer is any function from sequences of one length to their log-potentials, `rows time -> rows`,
+as in `exact`; the two modules share no code.
 
-The start is a Markov chain q, uniform or fitted to sequences like those expected. Between q and
-exp(s) / Z lie the bridges q^(1-beta) exp(s)^beta. With w(y) = s(y) - log q(y) a bridge is
-q exp(beta w): a token drawn from q given the other tokens is accepted with probability
-min(1, exp(beta (w' - w))), and the log-weight of a particle is the sum of w times the steps of
-beta. One score for each particle and bridge is all it costs; an exact Gibbs step would take as many
-scores as there are symbols.
+The start is a Markov chain q, uniform or fitted to similar sequences. Between q and exp(s) / Z lie
+the bridges q^(1-beta) exp(s)^beta. With w(y) = s(y) - log q(y), a bridge is q exp(beta w): a token
+drawn from q given the other tokens is accepted with probability min(1, exp(beta (w' - w))), and the
+log-weight of a particle is the sum of w times the steps of beta. The cost is one score for each
+particle and bridge; an exact Gibbs step would need a score for each symbol.
 """
 
 from collections.abc import Callable
@@ -24,19 +23,19 @@ Score = Callable[[Tensor], Tensor]  # rows time -> rows
 
 
 class Estimate(NamedTuple):
-    """log Z, the standard error of that logarithm, and how many equal weights it is worth."""
+    """An estimate of log Z, its standard error, and its effective number of particles."""
 
     log_z: float
-    error: float  # by the delta method: too small where `effective` is small
+    error: float  # by the delta method; too small if `effective` is small
     effective: float  # (sum of weights)^2 / sum of squares: between 1 and the particles
-    accepted: float  # share of the proposed tokens, those that were there included
+    accepted: float  # share of the proposed tokens, including unchanged ones
 
 
 @dataclass(frozen=True)
 class MarkovChain:
-    """A start: log-probabilities of the first token, and of each later one given that before it.
+    """A starting distribution: a Markov chain whose probabilities depend on the position.
 
-    They depend on the position. -inf excludes a token; the space is what has a probability.
+    A log-probability of -inf excludes a token from the space.
     """
 
     first: Float[Tensor, " vocab"]
@@ -44,9 +43,11 @@ class MarkovChain:
 
     @classmethod
     def uniform(cls, vocab: int, time: int, *, forbidden: tuple[int, ...] = ()) -> "MarkovChain":
-        """Every sequence of `time` tokens with the same probability."""
+        """Make the uniform distribution over all sequences of `time` tokens."""
         if min(vocab - len(set(forbidden)), time) < 1:
-            raise ValueError(f"vocab={vocab}, time={time}, forbidden={forbidden}: nothing is left")
+            raise ValueError(
+                f"vocab={vocab}, time={time}, forbidden={forbidden}: no sequence is left"
+            )
         flat = torch.zeros(vocab, dtype=torch.float64)
         flat[list(forbidden)] = float("-inf")
         flat = flat.log_softmax(0)
@@ -55,11 +56,11 @@ class MarkovChain:
     def fitted(
         self, tokens: Int[Tensor, "rows time"], *, prior: float = 5.0, share: float = 0.1
     ) -> "MarkovChain":
-        """The frequencies in given sequences, smoothed so that all of this start's space is left.
+        """Fit a chain to given sequences, smoothed so that this chain's whole space stays possible.
 
-        To the single tokens at a position, one for each symbol is added from this start; to the
-        pairs, `prior` single tokens; and a `share` of all is this start's. Near the target the
-        weights differ less, and the estimate is unbiased wherever the start is.
+        The counts of single tokens are smoothed with this chain, one count for each symbol; the
+        counts of pairs with `prior` single tokens; and the result is mixed with a `share` of this
+        chain. The estimate of Z is unbiased for any start; near the target its error is smaller.
         """
         if not (prior > 0 and 0 < share <= 1):
             raise ValueError(f"prior={prior} must be above 0, and share={share} in (0, 1]")
@@ -75,31 +76,32 @@ class MarkovChain:
         )
 
     def marginals(self) -> Float[Tensor, "time vocab"]:
-        """The probability of each token at each position."""
-        found = [self.first.exp()]
+        """Compute the probability of each token at each position."""
+        rows = [self.first.exp()]
         for table in self.later:
-            found.append(found[-1] @ table.exp())
-        return torch.stack(found)
+            rows.append(rows[-1] @ table.exp())
+        return torch.stack(rows)
 
     @property
     def time(self) -> int:
         return len(self.later) + 1
 
     def sample(self, n: int, rng: Generator) -> Int[Tensor, "n time"]:
-        """Independent sequences."""
+        """Draw n independent sequences."""
         drawn = [torch.multinomial(self.first.exp(), n, replacement=True, generator=rng)]
         for table in self.later:
             drawn.append(torch.multinomial(table.exp()[drawn[-1]], 1, generator=rng)[:, 0])
         return torch.stack(drawn, 1)
 
     def log_prob(self, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]:
+        """Compute the log-probability of each sequence."""
         place = torch.arange(self.time - 1)
         return self.first[tokens[:, 0]] + self.later[place, tokens[:, :-1], tokens[:, 1:]].sum(1)
 
     def redrawn(
         self, tokens: Int[Tensor, "rows time"], t: int, rng: Generator
     ) -> Int[Tensor, "rows time"]:
-        """The sequences with a new token at t, drawn given all others."""
+        """Draw a new token at t, given all others."""
         log_p = self.first if t == 0 else self.later[t - 1][tokens[:, t - 1]]
         if t + 1 < self.time:
             log_p = log_p + self.later[t].T[tokens[:, t + 1]]
@@ -113,15 +115,18 @@ class MarkovChain:
 def log_partition(
     score: Score, start: MarkovChain, *, particles: int, steps: int, rng: Generator
 ) -> Estimate:
-    """log sum_y exp s(y) over all sequences that the start covers (thesis, Sec. 6.2.3, phonemes).
+    """Estimate log sum_y exp s(y) over all sequences of the start's space (thesis, Sec. 6.2.3).
 
     The mean weight is an unbiased estimate of Z for any number of particles and steps; its
-    logarithm is low on average, by about half the square of the error. A score that differs from
-    log q by a constant gives the exact value.
+    logarithm is too low on average, by about half the square of the error. A score that differs
+    from log q by a constant gives the exact value.
 
     Args:
-        particles: independent runs, all at once; two at least, for an error.
-        steps: bridges, with one token proposed at each, position after position.
+        score: the scorer.
+        start: the starting distribution.
+        particles: the number of independent runs, computed together; an error needs at least 2.
+        steps: the number of bridges; each proposes one token, position after position.
+        rng: the source of all random numbers.
     """
     if particles < 2 or steps < 1:
         raise ValueError(f"particles={particles} must be at least 2, steps={steps} at least 1")
@@ -141,7 +146,7 @@ def log_partition(
 
 
 def summary(log_weight: Float[Tensor, " particles"], accepted: float) -> Estimate:
-    """The logarithm of the mean weight, its standard error, the effective number of particles."""
+    """Compute the log of the mean weight, its standard error, and the effective particles."""
     n = len(log_weight)
     total = log_weight.logsumexp(0)
     effective = (2 * total - (2 * log_weight).logsumexp(0)).exp().clamp(max=n)

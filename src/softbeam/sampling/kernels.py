@@ -1,8 +1,8 @@
-"""Markov kernels over texts, in the `init`/`step` form; all of them in logs.
+"""Markov kernels over texts, each a pair of functions `init` and `step`, computed in logs.
 
-Each fixed set of positions is a kernel of its own, so that it can be tested exactly (`testing`);
-sweeps are compositions and live in `chains`. A state carries the energy E of its text; where a
-kernel has a target temperature, its target is exp(-E / temperature).
+For each fixed set of positions, a step is a Markov kernel that can be checked exactly
+(`certificates`). Sweeps over many positions are in `chains`. A state carries the energy E of its
+text; the target of a kernel with a temperature is exp(-E / temperature).
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ Temperature = float | Float[Tensor, " chain"]
 def metropolis_hastings(
     energy: Energy, propose: Propose, *, temperature: Temperature = 1.0
 ) -> Kernel:
-    """Leaves exp(-E / temperature) invariant, at any positions (thesis, Algorithm 4).
+    """Make a kernel that leaves exp(-E / temperature) invariant (thesis, Algorithm 4).
 
-    The printed algorithm divides energies and masks its own state; see docs/errata.md.
+    Algorithm 4 as published divides energies and masks its own state; see docs/errata.md.
     """
     check_temperature(temperature)
 
@@ -58,8 +58,8 @@ def log_acceptance(
 ) -> Float[Tensor, " chain"]:
     """log min(1, phi(y') q(y; y') / (phi(y) q(y'; y))) with phi = exp(-E) (thesis, Sec. 6.3).
 
-    Never NaN: what has probability 0 is not entered, nor is what cannot be returned from, but any
-    possible text is entered from an impossible one.
+    Never NaN: texts of probability 0, and texts from which the chain cannot return, are refused;
+    from a text of probability 0, any possible text is accepted.
     """
     ratio = (energy - new_energy) + (log_q_reverse - log_q_forward)
     ratio = ratio.masked_fill(log_q_reverse.isneginf(), float("-inf"))
@@ -68,10 +68,10 @@ def log_acceptance(
 
 
 def degenerate_gibbs(propose: Propose, energy: Energy) -> Kernel:
-    """Accepts every proposal (Wang and Cho 2019; thesis, Sec. 6.6): does *not* leave exp(-E).
+    """Make a kernel that accepts every proposal (Wang and Cho 2019; thesis, Sec. 6.6).
 
-    A masked language model's conditionals are those of no joint distribution in general, least of
-    all of exp(-E). The energy is computed only to be watched.
+    It does *not* leave exp(-E) invariant: in general no joint distribution has the conditionals of
+    a masked language model. The energy is computed only for the records.
     """
 
     @torch.no_grad()
@@ -88,10 +88,10 @@ def degenerate_gibbs(propose: Propose, energy: Energy) -> Kernel:
 
 
 def exact_gibbs(energy: Energy, *, allowed: Allowed, temperature: Temperature = 1.0) -> Kernel:
-    """Draws one site from its true conditional under exp(-E / temperature): never refuses.
+    """Make a kernel that draws one site from its conditional under exp(-E / temperature).
 
-    One energy for each allowed token of each chain, so for small vocabularies. One position in a
-    chain at most.
+    It accepts every draw. It computes an energy for each allowed token of each chain, and so suits
+    small vocabularies. A chain may have at most one position in a step.
     """
     check_temperature(temperature)
 
@@ -123,11 +123,11 @@ def exact_gibbs(energy: Energy, *, allowed: Allowed, temperature: Temperature = 
 def delayed_acceptance(
     cheap: Energy, energy: Energy, propose: Propose, *, temperature: Temperature = 1.0
 ) -> Kernel:
-    """Metropolis-Hastings that computes `energy` only for what `cheap` would accept.
+    """Make a Metropolis-Hastings kernel that computes `energy` only if `cheap` would accept.
 
-    The second stage corrects the first (Christen and Fox 2005), so exp(-E / temperature) is
-    invariant whatever the cheap energy is; a bad one only refuses more. One uniform number serves
-    both stages. Where the first stage refuses, `log_accept` is that of the first stage alone.
+    The second stage corrects the first (Christen and Fox 2005), so that exp(-E / temperature) is
+    invariant for any cheap energy; with a bad one more proposals are refused. Both stages use the
+    same uniform number. Where the first stage refuses, `log_accept` is that of the first stage.
     """
     check_temperature(temperature)
 
@@ -161,14 +161,14 @@ def delayed_acceptance(
 def replica_exchange(
     energy: Energy, *, temperatures: Float[Tensor, " rungs"], first: int = 0
 ) -> Kernel:
-    """The swaps of parallel tempering: rungs (first, first + 1), (first + 2, first + 3) ...
+    """Make the swaps of parallel tempering: rungs (first, first + 1), (first + 2, first + 3) ...
 
-    Row c * rungs + r is rung r of ensemble c. Rows are run as chains of their own, by a kernel of
-    temperature `ladder(temperatures, ensembles)`, with the swaps of `first` 0 and then of 1 between
-    its sweeps. All of them leave the product of the rungs' targets invariant, so with a first
-    temperature of 1 the rows of rung 0 are samples of exp(-E).
+    Row c * rungs + r is rung r of ensemble c. Run the rows as chains, with a kernel of the
+    temperatures `ladder(temperatures, ensembles)`, and between the sweeps the swaps of `first` 0
+    and then of `first` 1. All of them leave the product of the rungs' targets invariant. So if the
+    first temperature is 1, the rows of rung 0 are samples of exp(-E).
 
-    In the info both rows of a pair say whether they were exchanged. Positions are not read.
+    In the info, both rows of a pair say whether they were exchanged. Positions are not read.
     """
     check_temperature(temperatures)
     rungs = len(temperatures)
@@ -200,7 +200,7 @@ def replica_exchange(
 
 
 def ladder(temperatures: Float[Tensor, " rungs"], ensembles: int) -> Float[Tensor, " chain"]:
-    """The temperature of each row of `replica_exchange`: the rungs, ensemble after ensemble."""
+    """List the temperature of each row of `replica_exchange`, ensemble after ensemble."""
     return temperatures.repeat(ensembles)
 
 
@@ -208,7 +208,7 @@ def ladder(temperatures: Float[Tensor, " rungs"], ensembles: int) -> Float[Tenso
 
 
 def starting_with(energy: Energy) -> Callable[[Tensor], ChainState]:
-    """`init` of a kernel: the texts and their energies."""
+    """Make the `init` of a kernel, which computes the energies of texts."""
 
     @torch.no_grad()
     def init(tokens: Tensor) -> ChainState:
@@ -224,14 +224,14 @@ def energy_of(
     *,
     like: Float[Tensor, " chain"],
 ) -> Float[Tensor, " rows"]:
-    """The energy of rows that belong to these chains, in the type of `like`; there may be none."""
+    """Compute the energy of rows that belong to these chains, in the type of `like`."""
     if not len(tokens):
         return like[:0]
     return checked(chosen(energy, chains)(tokens)).to(like)
 
 
 def checked(energy: Float[Tensor, " chain"]) -> Float[Tensor, " chain"]:
-    """The energies. An error if one is NaN, which every comparison would quietly refuse."""
+    """Return the energies. Raises ValueError if one is NaN or -inf."""
     bad = energy.isnan() | energy.isneginf()
     if bool(bad.any()):
         rows = bad.nonzero()[:, 0].tolist()
@@ -240,15 +240,16 @@ def checked(energy: Float[Tensor, " chain"]) -> Float[Tensor, " chain"]:
 
 
 def check_temperature(temperature: Temperature) -> None:
+    """Raise ValueError if a temperature is not above 0."""
     if not bool(torch.as_tensor(temperature > 0).all()):
         raise ValueError(f"temperature={temperature} must be above 0")
 
 
 def log_uniform(like: Float[Tensor, "*shape"], rng: Generator) -> Float[Tensor, "*shape"]:
-    """log U in float64: in float32 nothing below 2^-24 could be refused or accepted rightly."""
+    """Draw log U in float64: float32 has no uniform numbers between 0 and 2^-24."""
     return torch.rand(like.shape, generator=rng, dtype=torch.float64, device=like.device).log()
 
 
 def cannot_return(new: Proposed) -> Bool[Tensor, " chain"]:
-    """True where q(y; y') = 0: a token outside of its nucleus."""
+    """True where q(y; y') = 0: the old text has a token outside of its nucleus."""
     return new.log_q_reverse.isneginf()

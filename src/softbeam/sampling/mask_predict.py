@@ -1,7 +1,7 @@
 """Mask-predict decoding of a conditional masked language model (Ghazvininejad et al. 2019, Sec. 3).
 
-All positions are predicted at once; then, in each iteration, the least sure are masked and
-predicted again. It looks for one good text and samples from nothing.
+All positions are predicted at once. Then, in each iteration, the tokens with the lowest
+probabilities are masked and predicted again. The result is one good text, not a sample.
 """
 
 import torch
@@ -16,10 +16,10 @@ from softbeam.types import Hypotheses, MaskedLM
 def likeliest_lengths(
     scores: Float[Tensor, "batch longest"], candidates: int
 ) -> Int[Tensor, "batch candidates"]:
-    """The lengths with the best scores, best first; column n of the scores is length n."""
+    """Find the lengths with the best scores, best first; column n of the scores is length n."""
     possible = int((scores > float("-inf")).sum(-1).min())
     if not 1 <= candidates <= possible:
-        raise ValueError(f"candidates={candidates} lengths; there are 1 to {possible}")
+        raise ValueError(f"candidates={candidates} must be from 1 to {possible}")
     return scores.topk(candidates, dim=-1).indices
 
 
@@ -31,13 +31,13 @@ def mask_predict(
     *,
     iterations: int = 10,
 ) -> tuple[Int[Tensor, "rows time"], Float[Tensor, "rows time"]]:
-    """A text of each length, and the log-probability that each token had when it was predicted.
+    """Predict a text of each length, and the log-probability of each token when it was predicted.
 
-    Iteration t masks floor(N (1 - t / iterations)) of N tokens, at least one, those whose
-    log-probability is least; the others keep theirs. Only allowed tokens are predicted.
+    Iteration t masks the floor(N (1 - t / iterations)) of N tokens, at least one, that have the
+    lowest log-probabilities; the others stay. Only allowed tokens are predicted.
     """
     if iterations < 1:
-        raise ValueError(f"iterations={iterations}; at least 1 is needed")
+        raise ValueError(f"iterations={iterations} must be at least 1")
     real = length_mask(lengths, int(lengths.max()))
     tokens = torch.full(real.shape, mlm.pad_id, device=real.device)
     log_p = torch.zeros(real.shape, device=real.device)
@@ -54,7 +54,7 @@ def mask_predict(
 
 
 def least_sure(log_p: Float[Tensor, "rows time"], count: Int[Tensor, " rows"]) -> Tensor:
-    """True at each row's `count` smallest values; of equal ones, the first."""
+    """True at the `count` smallest values of each row; of equal values, at the first."""
     rank = log_p.argsort(dim=-1, stable=True).argsort(-1)
     return rank < count[:, None]
 
@@ -68,7 +68,7 @@ def mask_predict_decode(
     iterations: int = 10,
     nbest: int = 1,
 ) -> Hypotheses:
-    """The best of a text for each of the likeliest lengths, by the mean log-probability."""
+    """Predict a text of each of the likeliest lengths; return the best by mean log-probability."""
     batch = len(length_scores)
     lengths = likeliest_lengths(length_scores, candidates)
     owner = torch.arange(batch, device=lengths.device).repeat_interleave(candidates)

@@ -1,11 +1,10 @@
-"""Rows for a masked language model: packed within a bound, and what may stand where in a text.
+"""Give rows to a masked language model, a bounded number at a time.
 
-`allowed` is everywhere the same thing: the tokens that may stand at each position, as one set for
-all (`vocab`) or as a table (`chain time vocab`). A position where nothing may stand is frozen.
+In all of this package `allowed` is the set of tokens that a position may hold: one set for all
+positions (`vocab`), or a table (`chain time vocab`). A position with an empty set is frozen.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from softbeam.types import MaskedLM
 
-ROWS = 256  # rows given to the model at once
+ROWS = 256  # rows that the model gets at once
 
 
 def packed_logits(
@@ -25,13 +24,13 @@ def packed_logits(
     *,
     limit: int = ROWS,
 ) -> Iterator[Float[Tensor, "cells vocab"]]:
-    """Logits of the masked cells, row by row, from at most `limit` rows at a time.
+    """Yield the logits of the masked cells, row by row, from at most `limit` rows at a time.
 
-    The packs, one after another, are what a single call would give. Without `owner`, every row
-    belongs to source 0.
+    Together the packs are what a single call would return. Without `owner`, every row belongs to
+    source 0.
     """
     if limit < 1:
-        raise ValueError(f"limit={limit} rows; at least 1 is needed")
+        raise ValueError(f"limit={limit} must be at least 1")
     if owner is None:
         owner = torch.zeros_like(tokens[:, 0])
     parts = zip(tokens.split(limit), masked.split(limit), owner.split(limit), strict=True)
@@ -47,13 +46,13 @@ def site_logits(
     *,
     limit: int = ROWS,
 ) -> Iterator[tuple[Int[Tensor, " cells"], Float[Tensor, "cells vocab"]]]:
-    """Logits of the sites (row, site), each masked alone: which of them these are, and theirs.
+    """Yield indices of sites (row, site), and the logits at these sites, each masked alone.
 
-    At most `limit` at a time. Texts of like lengths go together, cut to the longest of them, so
-    that short ones are not filled up to long ones.
+    At most `limit` sites are computed at a time. Texts of similar lengths go together, cut to the
+    longest of them, so that short texts are not padded to the length of long ones.
     """
     if limit < 1:
-        raise ValueError(f"limit={limit} rows; at least 1 is needed")
+        raise ValueError(f"limit={limit} must be at least 1")
     place = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     lengths = (place * (tokens != mlm.pad_id)).amax(-1)[row].maximum(site + 1)
     for index in lengths.argsort(stable=True).split(limit):
@@ -64,16 +63,11 @@ def site_logits(
             yield index, mlm.logits(tokens[row[index], :width], alone, source)
 
 
-@dataclass(frozen=True, eq=False)
-class HalfPrecision:
-    """The same model with its matrix products in bfloat16 (autocast); logits are float32.
+class WrappedMlm:
+    """A masked language model that passes everything on to another; subclasses change a part."""
 
-    For speed where the processor has such products. Not exact: logits have some three digits, and
-    their rounding depends on the rows that they are packed with, so that a kernel samples its
-    target only up to that, and kernels that pack differently give different chains.
-    """
-
-    mlm: MaskedLM
+    def __init__(self, mlm: MaskedLM):
+        self.mlm = mlm
 
     @property
     def pad_id(self) -> int:
@@ -89,5 +83,4 @@ class HalfPrecision:
         masked: Bool[Tensor, "rows time"],
         owner: Int[Tensor, " rows"],
     ) -> Float[Tensor, "cells vocab"]:
-        with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
-            return self.mlm.logits(tokens, masked, owner).float()
+        return self.mlm.logits(tokens, masked, owner)

@@ -1,7 +1,7 @@
 """Proposals for Metropolis-Hastings: a masked language model's conditionals (thesis, Sec. 6.4).
 
-All given positions are masked together, and one pass gives q both ways: the reverse move masks the
-same positions of the same text, so what it conditions on is the same.
+All given positions are masked together. The reverse move masks the same positions of the same text,
+so a single pass of the model gives the probabilities of both moves.
 """
 
 import math
@@ -19,31 +19,31 @@ from softbeam.types import MaskedLM, Proposed
 
 
 class ReducibleWarning(UserWarning):
-    """A chain with these proposals cannot reach every text."""
+    """Warns that a chain with these proposals cannot reach every text."""
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedConditionals:
     r"""q(y'; y) = prod_{i in M} p(y'_i | y\M), M the masked positions (thesis, Sec. 6.4).
 
-    M is what was masked, not where y and y' differ as in Sec. 6.4.1 (docs/errata.md), and is
-    chosen without looking at y. Nothing outside of `allowed` is ever proposed.
+    M is the set of masked positions, not the positions where y and y' differ as in Sec. 6.4.1
+    (docs/errata.md), and is chosen without looking at y. Only `allowed` tokens are proposed.
 
     With a nucleus below 1, a token outside of its nucleus has reverse probability 0: no move away
-    from it is accepted until its context changes, and some texts are never reached at all. It
-    warns; the sampler counts such steps as `stuck`. An epsilon above 0 mends it at no cost: q is
-    then (1 - epsilon) nucleus + epsilon whole, mixed over the block and not cell by cell, so that a
-    block with n tokens outside of their nuclei has the reverse probability of order epsilon and not
-    epsilon^n.
+    from it is accepted until its context changes, and some texts are never reached. This raises a
+    warning, and the sampler counts such steps as `stuck`. An epsilon above 0 solves it at no cost:
+    q is then (1 - epsilon) nucleus + epsilon whole. The mixture is over the block and not for each
+    position, so that the reverse probability of a block with n tokens outside of their nuclei is of
+    order epsilon and not epsilon^n.
 
     Args:
         mlm: the masked language model.
-        owner: the source of each chain; the first for all unless given.
-        allowed: what may be proposed where; `mlm.allowed` unless given.
-        temperature: of q alone, both ways; the target keeps its own.
-        nucleus: each token is of the smallest set that has this probability, renormalized.
-        epsilon: weight of the whole conditionals in a mixture with their nuclei.
-        rows: largest number of rows given to the model at once.
+        owner: the source of each chain; by default the first source for all.
+        allowed: the tokens that may be proposed; by default `mlm.allowed`.
+        temperature: the temperature of q, in both directions; the target has its own.
+        nucleus: propose only from the smallest set of tokens that has this probability.
+        epsilon: the weight of all tokens in a mixture with the nucleus.
+        rows: the largest number of rows that the model gets at once.
     """
 
     mlm: MaskedLM
@@ -61,11 +61,11 @@ class MaskedConditionals:
         if not 0 < self.nucleus <= 1:
             raise ValueError(f"nucleus={self.nucleus} must be above 0 and at most 1")
         if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon={self.epsilon} must be between 0 and 1")
+            raise ValueError(f"epsilon={self.epsilon} must be at least 0 and at most 1")
         if self.nucleus < 1 and self.epsilon == 0:
             warnings.warn(
                 f"nucleus={self.nucleus} without an epsilon: some texts are never reached, and "
-                "tokens outside of their nucleus are not left; epsilon=0.05 mends both",
+                "chains cannot leave tokens outside of their nucleus; epsilon=0.05 solves both",
                 ReducibleWarning,
                 stacklevel=3,
             )
@@ -81,14 +81,15 @@ class MaskedConditionals:
 
     @property
     def choices(self) -> Allowed:
+        """The tokens that may be proposed."""
         return self.mlm.allowed if self.allowed is None else self.allowed
 
     def log_probs(
         self, tokens: Int[Tensor, "chain time"], positions: Bool[Tensor, "chain time"]
     ) -> Float[Tensor, "cells vocab"]:
-        r"""log p(. | y\M) at the given positions, row by row, at the temperature, over `allowed`.
+        r"""Compute log p(. | y\M) at the positions, row by row, at the temperature, over `allowed`.
 
-        What `tokens` holds there is not read. Of a nucleus it knows nothing yet.
+        The tokens at these positions are not read. The nucleus is not applied here.
         """
         return self.normalized(self.logits(tokens, positions), positions)
 
@@ -104,14 +105,14 @@ class MaskedConditionals:
     def normalized(
         self, logits: Float[Tensor, "cells vocab"], positions: Bool[Tensor, "chain time"]
     ) -> Float[Tensor, "cells vocab"]:
-        """Log-probabilities at the temperature, over `allowed`, of logits at these positions."""
+        """Normalize logits at these positions over `allowed`, at the temperature."""
         allowed = allowed_at(self.choices, positions)
         return (logits / self.temperature).masked_fill(~allowed, float("-inf")).log_softmax(-1)
 
     def parts(
         self, log_p: Float[Tensor, "cells vocab"]
     ) -> list[tuple[float, Float[Tensor, "cells vocab"]]]:
-        """The tables that q is a mixture of, with their weights."""
+        """The tables of which q is a mixture, with their weights."""
         if self.nucleus == 1 or self.epsilon == 1:
             return [(1.0, log_p)]
         inner = within_nucleus(log_p, self.nucleus)
@@ -122,7 +123,7 @@ class MaskedConditionals:
 
 @dataclass(frozen=True, eq=False)
 class UniformProposals:
-    """Every allowed token with the same probability: the baseline that needs no model."""
+    """Proposals that draw every allowed token with the same probability, without a model."""
 
     allowed: Allowed
 
@@ -149,9 +150,9 @@ def drawn(
     positions: Bool[Tensor, "chain time"],
     rng: Generator,
 ) -> Proposed:
-    """New tokens at the positions and log q both ways; q is a mixture of (weight, log table).
+    """Draw new tokens at the positions; q is a mixture of (weight, log table) pairs.
 
-    One table is drawn for each chain, and from it each cell by itself.
+    A table is drawn for each chain; from it, each cell is drawn independently.
     """
     weight = torch.tensor([w for w, _ in parts], dtype=torch.float64, device=tokens.device)
     log_q = parts[0][1]
@@ -173,7 +174,7 @@ def log_mixture(
     cells: Int[Tensor, "cells 1"],
     positions: Bool[Tensor, "chain time"],
 ) -> Float[Tensor, " chain"]:
-    """log sum_i w_i prod_cells q_i of the tokens in these cells."""
+    """Compute log sum_i w_i prod_cells q_i of the tokens in these cells."""
     each = [math.log(w) + by_chain(table.gather(-1, cells), positions) for w, table in parts]
     return torch.stack(each).logsumexp(0)
 
@@ -181,19 +182,19 @@ def log_mixture(
 def by_chain(
     cells: Float[Tensor, "cells 1"], positions: Bool[Tensor, "chain time"]
 ) -> Float[Tensor, " chain"]:
-    """The sum of each chain's cells."""
+    """Sum the cells of each chain."""
     return cells.new_zeros(positions.shape).masked_scatter(positions, cells).sum(-1)
 
 
 def within_nucleus(
     log_p: Float[Tensor, "cells vocab"], nucleus: float
 ) -> Float[Tensor, "cells vocab"]:
-    """log p over the smallest set whose probability is at least `nucleus`, renormalized.
+    """Restrict log p to the smallest set whose probability is at least `nucleus`; renormalize.
 
-    Of equally likely tokens the first enter first.
+    Of equally likely tokens, those with smaller numbers enter first.
     """
     p, order = log_p.exp().sort(dim=-1, descending=True, stable=True)
-    inside = p.cumsum(-1) - p < nucleus  # what comes before does not suffice
+    inside = p.cumsum(-1) - p < nucleus  # likelier tokens alone do not suffice
     inside = torch.zeros_like(inside).scatter(-1, order, inside)
     return log_p.masked_fill(~inside, float("-inf")).log_softmax(-1)
 
@@ -201,7 +202,7 @@ def within_nucleus(
 def check_tokens(
     tokens: Int[Tensor, "chain time"], positions: Bool[Tensor, "chain time"], allowed: Allowed
 ) -> None:
-    """An error where a position holds what may not stand there: a special, a mask, padding."""
+    """Raise ValueError if a position holds a token that is not allowed there."""
     foreign = positions & ~may_stand(tokens, allowed)
     if bool(foreign.any()):
         chain, time = foreign.nonzero()[0].tolist()

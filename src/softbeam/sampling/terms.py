@@ -1,6 +1,6 @@
-"""Simple functions of texts: terms of a composed energy, and features to watch.
+"""Simple functions of texts: terms of a composed energy, and features for diagnostics.
 
-Each is a callable from texts to numbers, as an `Energy` is. `WeightedSum` makes a target of them.
+Each is a callable from texts to numbers, like an `Energy`. `WeightedSum` combines them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class HammingDistance:
-    """The number of positions at which each chain differs from its own text."""
+    """The number of positions at which each chain differs from a text of its own."""
 
     text: Int[Tensor, "chain time"]
 
@@ -27,11 +27,11 @@ class HammingDistance:
 
 @dataclass(frozen=True)
 class EditDistance:
-    """Insertions, deletions and substitutions between each chain and its own text, of any length.
+    """The edit distance between each chain and a text of its own, which may have any length.
 
     Args:
         texts: the tokens of each chain's text.
-        pad_id: fills chains up, and does not count.
+        pad_id: the number of the padding token, which does not count.
     """
 
     texts: Sequence[Sequence[int]]
@@ -39,8 +39,8 @@ class EditDistance:
 
     def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
         rows = [[i for i in row if i != self.pad_id] for row in tokens.tolist()]
-        found = [Levenshtein.distance(a, list(b)) for a, b in zip(rows, self.texts, strict=True)]
-        return torch.tensor(found, dtype=torch.get_default_dtype(), device=tokens.device)
+        edits = [Levenshtein.distance(a, list(b)) for a, b in zip(rows, self.texts, strict=True)]
+        return torch.tensor(edits, dtype=torch.get_default_dtype(), device=tokens.device)
 
     def chosen(self, chains: Int[Tensor, " rows"]) -> "EditDistance":
         return EditDistance([self.texts[i] for i in chains.tolist()], self.pad_id)
@@ -48,7 +48,7 @@ class EditDistance:
 
 @dataclass(frozen=True)
 class PhraseCount:
-    """How often any of the phrases, sequences of tokens, occurs; occurrences may overlap."""
+    """The number of occurrences of any of the phrases, which may overlap."""
 
     phrases: Sequence[Sequence[int]]
 
@@ -59,6 +59,6 @@ class PhraseCount:
                 continue
             same = [list(phrase) for phrase in self.phrases if len(phrase) == size]
             windows = tokens.unfold(1, size, 1)[:, :, None]
-            found = (windows == torch.tensor(same, device=tokens.device)).all(-1)
-            total = total + found.any(-1).sum(-1)
+            matches = (windows == torch.tensor(same, device=tokens.device)).all(-1)
+            total = total + matches.any(-1).sum(-1)
         return total

@@ -5,23 +5,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softbeam.exact import Space
+from softbeam.sampling.masking import WrappedMlm
 from softbeam.types import MaskedLM
-
-# A model to try it on
 
 
 class TinyMLM:
-    """A masked language model small enough to list its texts: random, in float64.
+    """A masked language model small enough to list its texts, with random weights in float64.
 
-    Tokens are 0 padding, 1 mask, 2 a separator, and then the words, which alone are allowed. Each
-    masked position hears every other one through a tanh, so that its conditionals are those of no
-    joint distribution. Padding adds nothing.
+    Token 0 is padding, 1 the mask, 2 a separator; then follow the words, the only allowed tokens.
+    Each masked position depends on every other one through a tanh, so that no joint distribution
+    has these conditionals. Padding contributes nothing.
 
     Args:
-        words: number of words.
-        sources: number of sources, each with conditionals of its own.
-        scale: how far the logits spread; larger is harder to sample.
-        seed: of its weights.
+        words: the number of words.
+        sources: the number of sources, each with its own conditionals.
+        scale: the spread of the logits; larger is harder to sample.
+        seed: the seed of the weights.
     """
 
     pad_id = 0
@@ -54,23 +53,16 @@ class TinyMLM:
         return h.tanh() @ self.out + self.bias
 
 
-class CountedMlm:
-    """A masked language model that counts what it is asked: calls, rows, masked cells."""
+class CountedMlm(WrappedMlm):
+    """A masked language model that counts its calls, rows and masked cells."""
 
     def __init__(self, mlm: MaskedLM):
-        self.mlm = mlm
+        super().__init__(mlm)
         self.reset()
 
     def reset(self) -> None:
+        """Start counting from 0."""
         self.calls = self.rows = self.cells = 0
-
-    @property
-    def pad_id(self) -> int:
-        return self.mlm.pad_id
-
-    @property
-    def allowed(self) -> Bool[Tensor, " vocab"]:
-        return self.mlm.allowed
 
     def logits(
         self,
@@ -80,10 +72,10 @@ class CountedMlm:
     ) -> Float[Tensor, "cells vocab"]:
         self.calls, self.rows = self.calls + 1, self.rows + len(tokens)
         self.cells += int(masked.sum())
-        return self.mlm.logits(tokens, masked, owner)
+        return super().logits(tokens, masked, owner)
 
 
 def every_text(mlm: MaskedLM, *, time: int) -> Int[Tensor, "state time"]:
-    """Every text of `time` allowed tokens."""
+    """List every text of `time` allowed tokens."""
     forbidden = tuple((~mlm.allowed).nonzero()[:, 0].tolist())
     return torch.cat(list(Space(vocab=len(mlm.allowed), time=time, forbidden=forbidden)))

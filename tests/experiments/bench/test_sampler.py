@@ -16,6 +16,7 @@ from softbeam.experiments.bench.sampler import (
     take_steps,
 )
 from softbeam.experiments.bench.trained_mlm import trained_mlm
+from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.sampling.kernels import metropolis_hastings
 
@@ -23,7 +24,9 @@ from softbeam.sampling.kernels import metropolis_hastings
 @pytest.fixture
 def case():
     torch.manual_seed(0)
-    mlm = TransformerMlm(12, pad_id=0, mask_id=1, specials=(2,), width=8, layers=1, heads=2)
+    mlm = TransformerMlm(
+        12, TransformerShape(width=8, layers=1, heads=2), pad_id=0, mask_id=1, specials=(2,)
+    )
     tokens = torch.randint(3, 12, (3, 5))
     return Setting(mlm.double().eval(), tokens, torch.ones_like(tokens).bool())
 

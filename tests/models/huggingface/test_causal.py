@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from torch.nn.functional import pad
 
 from softbeam.errors import UserError
 from softbeam.models.huggingface.causal import HfCausalLM
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Moment
 from softbeam.search.hard import beam_search
-from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.types import Batch
 from support import conformance
 from support.hf_toys import (
@@ -70,28 +68,12 @@ def test_fast_soft_beams_equal_the_reference(make):
 
 @families
 def test_gradients_through_the_mixed_cache(make):
-    adapter = HfCausalLM(random(make))
-    adapter.tokens.padding_idx = None  # of padding there is no gradient on purpose
-    costs = torch.rand(2, 3, 12, generator=torch.Generator().manual_seed(1)).double()
-
-    def loss(*_):
-        return soft_beam_loss(adapter(PROMPTS), costs, k=2, alpha=0.5)
-
-    parameters = list(adapter.model.get_decoder().parameters())[:6]  # with the first attention
-    assert torch.autograd.gradcheck(loss, parameters, check_undefined_grad=False, fast_mode=True)
+    conformance.gradients_flow_through_the_mixed_cache(HfCausalLM(random(make)), PROMPTS)
 
 
 @families
 def test_padding_and_the_order_of_the_batch_change_nothing(make):
-    adapter, limits = HfCausalLM(random(make)), torch.tensor([4, 4])
-    whole = beam_search(adapter(PROMPTS), k=2, lengths=limits)
-    wide = beam_search(adapter(pad(PROMPTS, (0, 2))), k=2, lengths=limits)
-    back = beam_search(adapter(PROMPTS.flip(0)), k=2, lengths=limits)
-    alone = beam_search(adapter(PROMPTS[1:, :1]), k=2, lengths=limits[1:])
-    torch.testing.assert_close(wide.scores, whole.scores)
-    torch.testing.assert_close(back.scores.flip(0), whole.scores)
-    torch.testing.assert_close(alone.scores, whole.scores[1:])
-    assert torch.equal(wide.tokens, whole.tokens) and torch.equal(alone.tokens, whole.tokens[1:])
+    conformance.beams_of_a_source_do_not_depend_on_the_batch(HfCausalLM(random(make)), PROMPTS)
 
 
 @families
@@ -125,5 +107,5 @@ def test_errors():
     adapter = HfCausalLM(model, pad_id=11)
     with pytest.raises(ValueError, match="prompt 1 has no token"):
         adapter(torch.tensor([[3, 4], [0, 0]]))
-    with pytest.raises(ValueError, match="17 positions; the model has 16"):
+    with pytest.raises(ValueError, match="17 positions; the model's limit is 16"):
         beam_search(adapter(PROMPTS), k=1, lengths=torch.tensor([14, 14]))

@@ -207,7 +207,7 @@ def test_a_folder_gives_the_same_model(tmp_path, capfd):
 def test_a_checkpoint_without_an_output_layer_is_refused(tmp_path):
     small("bert").base_model.save_pretrained(tmp_path)
     letter_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="is no masked LM: its checkpoint lacks cls.predictions"):
+    with pytest.raises(UserError, match="is not a masked LM: its checkpoint lacks cls.predictions"):
         HfMaskedLM.load(tmp_path)
 
 

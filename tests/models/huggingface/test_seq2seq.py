@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.functional import pad
 
 from softbeam.errors import UserError
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
@@ -10,7 +9,6 @@ from softbeam.objectives.scheduled_sampling import TwoPassScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant, Moment
 from softbeam.search.hard import beam_search
-from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.types import Batch
 from support import conformance
 from support.hf_toys import (
@@ -79,16 +77,7 @@ def test_fast_soft_beams_equal_the_reference(make):
 
 @families
 def test_gradients_through_the_mixed_cache(make):
-    adapter = HfSeq2Seq(random(make))
-    adapter.tokens.padding_idx = None  # of padding there is none on purpose: see the next test
-    costs = torch.rand(2, 3, 12, generator=torch.Generator().manual_seed(1)).double()
-    table_and_first_attention = list(adapter.model.get_decoder().parameters())[:6]
-    parameters = [p for p in table_and_first_attention if p.requires_grad]
-
-    def loss(*_):
-        return soft_beam_loss(adapter(SOURCE), costs, k=2, alpha=0.5)
-
-    assert torch.autograd.gradcheck(loss, parameters, check_undefined_grad=False, fast_mode=True)
+    conformance.gradients_flow_through_the_mixed_cache(HfSeq2Seq(random(make)), SOURCE)
 
 
 @families
@@ -102,15 +91,7 @@ def test_looking_up_padding_has_no_gradient_as_in_the_models_own_training(make):
 
 @families
 def test_padding_and_the_order_of_the_batch_change_nothing(make):
-    adapter, limits = HfSeq2Seq(random(make)), torch.tensor([4, 4])
-    whole = beam_search(adapter(SOURCE), k=2, lengths=limits)
-    wide = beam_search(adapter(pad(SOURCE, (0, 2))), k=2, lengths=limits)
-    back = beam_search(adapter(SOURCE.flip(0)), k=2, lengths=limits)
-    alone = beam_search(adapter(SOURCE[1:, :2]), k=2, lengths=limits[1:])
-    torch.testing.assert_close(wide.scores, whole.scores)
-    torch.testing.assert_close(back.scores.flip(0), whole.scores)
-    torch.testing.assert_close(alone.scores, whole.scores[1:])
-    assert torch.equal(wide.tokens, whole.tokens) and torch.equal(alone.tokens, whole.tokens[1:])
+    conformance.beams_of_a_source_do_not_depend_on_the_batch(HfSeq2Seq(random(make)), SOURCE)
 
 
 @pytest.mark.parametrize("make,seed", [(marian, 6), (bart, 6), (t5, 0)])
@@ -145,10 +126,10 @@ def test_objectives_reach_every_parameter(make, objective):
 
 
 def test_errors():
-    with pytest.raises(UserError, match="GPT2LMHeadModel is no encoder-decoder"):
+    with pytest.raises(UserError, match="GPT2LMHeadModel is not an encoder-decoder"):
         HfSeq2Seq(gpt2())
     model = marian()
-    with pytest.raises(ValueError, match="17 positions; the model has 16"):
+    with pytest.raises(ValueError, match="17 positions; the model's limit is 16"):
         beam_search(HfSeq2Seq(model)(SOURCE), k=1, lengths=torch.tensor([17, 17]))
     model.gradient_checkpointing_enable()
     with pytest.raises(UserError, match="gradient checkpointing"):

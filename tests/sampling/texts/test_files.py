@@ -19,7 +19,7 @@ from softbeam.sampling.texts.files import (
     write_samples as write,
 )
 from softbeam.sampling.texts.settings import SamplingConfig
-from softbeam.sampling.texts.summary import as_text, finish, finished, summary, traces
+from softbeam.sampling.texts.summary import as_text, chains_by_text, finish, finished, summary
 from support.tiny_bert import letter_mlm, write_letter_mlm
 
 TEXTS = ["AC[MASK]DE", "[MASK][MASK]KLA", "<mask>"]
@@ -97,7 +97,7 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(mlm, tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "sample_rows", stopping)
-        with pytest.raises(Interrupted, match="--resume goes on with"):
+        with pytest.raises(Interrupted, match="--resume continues"):
             write(mlm, header_of(), SMALL, out, quiet=True)
     assert checkpoint_of(out).exists() and len(out.read_text().splitlines()) == 5
     write(mlm, header_of(), SMALL, out, resume=True, quiet=True)
@@ -118,9 +118,9 @@ def test_going_on_with_other_settings_is_refused(mlm, tmp_path):
     out = tmp_path / "s.jsonl"
     write(mlm, header_of(), SMALL, out, every=0.0, quiet=True)
     other = SamplingConfig(chains=2, sweeps=6, burn_in=2, at_once=4, seed=9)
-    with pytest.raises(UserError, match=r"begun with seed 1, not 9; give another --out"):
+    with pytest.raises(UserError, match=r"started with seed 1, not 9; give another --out"):
         write(mlm, header_of(other), other, out, resume=True, quiet=True)
-    with pytest.raises(UserError, match="begun with texts"):
+    with pytest.raises(UserError, match="started with texts"):
         write(mlm, header_of(texts=["[MASK]"]), SMALL, out, resume=True, quiet=True)
     out.write_text("rubbish\n")
     with pytest.raises(UserError, match="not a file of samples"):
@@ -150,7 +150,7 @@ def test_the_summary_is_of_the_sweeps_after_the_burn_in(mlm, tmp_path):
     config = SamplingConfig(chains=4, sweeps=30, burn_in=6)
     seconds = write(mlm, header_of(config), config, out, quiet=True)
     rows = list(read_samples(out))
-    for i, found in enumerate(map(summary, traces(rows))):
+    for i, found in enumerate(map(summary, chains_by_text(rows))):
         own = [row for row in rows if row["index"] == i and row["phase"] == "sample"]
         proposals = sum(row["proposals"] for row in own)
         assert found["accept"] == pytest.approx(sum(r["accepted"] for r in own) / proposals)
@@ -160,7 +160,9 @@ def test_the_summary_is_of_the_sweeps_after_the_burn_in(mlm, tmp_path):
         best = min(own, key=lambda row: row["energy"])
         assert found["lowest_energy"] == best["energy"] and found["lowest_text"] == best["text"]
         assert found["rhat"] > 0.9 and 1 < found["ess"] and found["ess_per_s"] is None
-    counts = summary(traces(rows)[1], features={"K": lambda text: text.count("K")})["features"]
+    counts = summary(chains_by_text(rows)[1], features={"K": lambda text: text.count("K")})[
+        "features"
+    ]
     own = [row["text"].count("K") for row in rows if row["index"] == 1 and row["sweep"] >= 6]
     assert counts["K"]["mean"] == pytest.approx(sum(own) / 96) and counts["K"]["rhat"] > 0.9
     made = finish(out, header_of(config), seconds=seconds)
@@ -168,7 +170,7 @@ def test_the_summary_is_of_the_sweeps_after_the_burn_in(mlm, tmp_path):
     assert "R-hat" in shown and "ESS/s" in shown and "stuck" not in shown
     assert (tmp_path / "s.png").stat().st_size > 10_000
     assert finished(out, header_of(config)) == made
-    with pytest.raises(UserError, match="begun with threads 1, not 2"):
+    with pytest.raises(UserError, match="started with threads 1, not 2"):
         finished(out, header_of(config, threads=2))
 
 
@@ -177,7 +179,7 @@ def test_what_is_stuck_and_what_disagrees_is_said(mlm, tmp_path):
     out = tmp_path / "s.jsonl"
     write(mlm, header_of(config), config, out, quiet=True)
     shown = as_text(finish(out, header_of(config), seconds=1.0))
-    assert "stuck" in shown.splitlines()[0] and "--epsilon 0.05 mends" in shown
+    assert "stuck" in shown.splitlines()[0] and "--epsilon 0.05 solves" in shown
     assert "R-hat above 1.05" in shown
 
 
@@ -258,7 +260,7 @@ BAD = {
     "kernel": (["sample", "--mlm", "M", "--text", "[MASK]", "--kernel", "frob"], "exact-gibbs"),
     "block": (["sample", "--mlm", "M", "--text", "[MASK]", "--block", "some"], "block"),
     "anneal": (["sample", "--mlm", "M", "--text", "[MASK]", "--anneal", "1,2"], "anneal"),
-    "burn-in": (["sample", "--mlm", "M", "--text", "[MASK]", "--burn-in", "50"], "from 0 to 49"),
+    "burn-in": (["sample", "--mlm", "M", "--text", "[MASK]", "--burn-in", "50"], "below 50"),
     "missing input": (["sample", "--mlm", "M", "--input", "/no/such"], "cannot be read"),
     "empty input": (["sample", "--mlm", "M", "--input", "EMPTY"], "has no line"),
     "empty lexicon": (

@@ -3,8 +3,8 @@
 import torch
 
 from softbeam.sampling.energies import LocalEnergy
-from softbeam.sampling.texts.infill import infill
-from softbeam.sampling.texts.sampler import sample, sampler
+from softbeam.sampling.texts.api import infill
+from softbeam.sampling.texts.sampler import sampler
 from softbeam.sampling.texts.settings import SamplingConfig
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"  # how most human heavy chains begin
@@ -14,7 +14,7 @@ AMINO = set("ACDEFGHIKLMNPQRSTVWY")
 def test_an_antibody_is_repaired(real):
     """Three gaps in a framework region: the joint mode is what nearly all antibodies have."""
     text = HEAVY[:10] + "[MASK][MASK]" + HEAVY[12:16] + "[MASK]" + HEAVY[17:]
-    found = infill(real("sapiens-vh"), text, SamplingConfig(burn_in=5, sweeps=6), samples=64)
+    found = infill(real("sapiens-vh"), text, samples=64, burn_in=5)
     assert found[0].text == HEAVY and found[0].tokens == ["L", "V", "S"]
     assert found[0].share > 0.4
 
@@ -24,7 +24,7 @@ def test_a_real_model_samples_letters_at_its_gaps_alone(real):
     texts = [HEAVY[:8] + "[MASK]" * 4, "[MASK]" + HEAVY[1:]]
     config = SamplingConfig(chains=2, sweeps=4, burn_in=1, block=2)
     made = sampler(mlm, texts, config)
-    for record in sample(made, torch.Generator().manual_seed(1)):
+    for record in made.run(torch.Generator().manual_seed(1)):
         shown = mlm.decode(record.state.tokens)
         assert all(text.startswith(HEAVY[:8]) and len(text) == 12 for text in shown[:2])
         assert all(text[1:] == HEAVY[1:] for text in shown[2:])
@@ -34,7 +34,6 @@ def test_a_real_model_samples_letters_at_its_gaps_alone(real):
 
 
 def test_an_ester_is_completed(real):
-    config = SamplingConfig(burn_in=2, sweeps=3, chains=4)
     text = "CC(=O)O.OCC>>CC(=O)[MASK]CC"
-    found = infill(real("rxnmapper"), text, config, samples=16)
+    found = infill(real("rxnmapper"), text, samples=16, burn_in=2, chains=4)
     assert found[0].tokens == ["O"] and found[0].text == "CC(=O)O.OCC>>CC(=O)OCC"

@@ -11,8 +11,8 @@ from softbeam.errors import UserError
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
-from softbeam.sampling.texts.infill import infill
-from softbeam.sampling.texts.sampler import distance as distance_term, sample, sampler
+from softbeam.sampling.texts.api import infill
+from softbeam.sampling.texts.sampler import distance as distance_term, sampler
 from softbeam.sampling.texts.settings import SamplingConfig
 from support.tiny_bert import letter_mlm
 
@@ -31,7 +31,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def run(mlm, texts, config, seed=0):
     made = sampler(mlm, texts, config)
-    return made, list(sample(made, generator(seed)))
+    return made, list(made.run(generator(seed)))
 
 
 VARIANTS = {
@@ -99,7 +99,7 @@ def test_the_default_kernel_is_the_plain_one_token_by_token(mlm):
     plain = metropolis_hastings(
         LocalEnergy(mlm), MaskedConditionals(mlm), temperature=SMALL.temperature
     )
-    expected = list(sample(made._replace(kernel=lambda _: plain), generator()))
+    expected = list(made._replace(kernel=lambda _: plain).run(generator()))
     for one, other in zip(records, expected, strict=True):
         assert torch.equal(one.state.tokens, other.state.tokens)
         torch.testing.assert_close(one.state.energy, other.state.energy, rtol=1e-10, atol=0)
@@ -182,8 +182,7 @@ def test_an_edit_distance_may_be_to_a_text_of_another_length(mlm):
 
 def test_infilling_is_of_the_joint_distribution(mlm):
     text = "A[MASK]C[MASK]"
-    config = SamplingConfig(chains=100, burn_in=5, sweeps=6)
-    found = infill(mlm, text, config, samples=4000)
+    found = infill(mlm, text, samples=4000, chains=100, burn_in=5)
     expected = joint(mlm, text)
     assert sum(one.share for one in found) == pytest.approx(1.0)
     assert distance(Counter({f.text: f.share for f in found}), expected) < 0.1
@@ -195,13 +194,12 @@ def test_infilling_is_of_the_joint_distribution(mlm):
 
 
 def test_infilling_by_other_methods(mlm):
-    config = SamplingConfig(chains=8, burn_in=5, sweeps=6)
-    greedy = infill(mlm, "A[MASK]C[MASK]", config, samples=50, method="greedy")
+    greedy = infill(mlm, "A[MASK]C[MASK]", samples=50, method="greedy")
     assert len(greedy) == 1 and greedy[0].share == 1.0
-    in_turn = infill(mlm, "A[MASK]C[MASK]", config, samples=50, method="in-turn")
+    in_turn = infill(mlm, "A[MASK]C[MASK]", samples=50, method="in-turn")
     shares = [one.share * 50 for one in in_turn]
     assert sum(shares) == pytest.approx(50) and len(in_turn) > 1
-    few = infill(mlm, "A[MASK]C[MASK]", config, samples=3)
+    few = infill(mlm, "A[MASK]C[MASK]", samples=3, burn_in=5)
     assert sum(round(one.share * 3) for one in few) == 3
 
 
@@ -233,11 +231,11 @@ def test_texts_that_cannot_be_sampled_are_a_sentence(mlm, case):
 
 BAD_SETTINGS = {
     "chains": ({"chains": 0}, "--chains 0: must be at least 1"),
-    "burn-in": ({"burn_in": 50}, "--burn-in 50: must be from 0 to 49"),
-    "forced": ({"forced": 11}, "--forced 11: must be from 0 to 10"),
+    "burn-in": ({"burn_in": 50}, "--burn-in 50: must be at least 0 and below 50"),
+    "forced": ({"forced": 11}, "--forced 11: must be at least 0 and at most 10"),
     "temperature": ({"temperature": 0.0}, "--temperature 0.0: must be above 0"),
     "both": ({"temperature": 2.0, "anneal": (1.0, -0.1, 0.1)}, "--anneal gives"),
-    "floor": ({"anneal": (1.0, -0.1, 0.0)}, "floor 0.0 must be above 0"),
+    "floor": ({"anneal": (1.0, -0.1, 0.0)}, "floor 0.0: must be above 0"),
     "nucleus": ({"nucleus": 1.5}, "--nucleus 1.5"),
     "epsilon": ({"epsilon": -0.1}, "--epsilon -0.1"),
     "block": ({"block": 0}, "--block 0"),
@@ -257,7 +255,7 @@ def test_settings_that_cannot_be_are_a_sentence(case):
 def test_what_is_not_exact_says_so():
     assert SamplingConfig().caveats() == []
     assert "accepts every proposal" in SamplingConfig(kernel="gibbs").caveats()[0]
-    assert "unreached" in SamplingConfig(nucleus=0.9).caveats()[0]
+    assert "never reaches" in SamplingConfig(nucleus=0.9).caveats()[0]
     assert SamplingConfig(nucleus=0.9, epsilon=0.05).caveats() == []
     assert "target" in SamplingConfig(anneal=(1.0, -0.02, 0.05)).caveats()[0]
 

@@ -7,7 +7,7 @@ import torch
 
 from softbeam.cli import main
 from softbeam.sampling.texts import score
-from softbeam.sampling.texts.score import scored
+from softbeam.sampling.texts.score import score_texts
 from support.tiny_bert import letter_mlm, write_letter_mlm
 
 TEXTS = ["ACDE", "K", "LLLLLLAAC", "GH"]
@@ -34,7 +34,7 @@ def plain(mlm, text: str, energy: str) -> list[float]:
 @pytest.mark.parametrize("energy", ["local", "raw"])
 @pytest.mark.parametrize("rows", [1, 3, 256])
 def test_scores_are_those_of_a_plain_loop(mlm, energy, rows):
-    for one, text in zip(scored(mlm, TEXTS, energy=energy, rows=rows), TEXTS, strict=True):
+    for one, text in zip(score_texts(mlm, TEXTS, energy=energy, rows=rows), TEXTS, strict=True):
         expected = plain(mlm, text, energy)
         assert one.text == text and one.tokens == list(text)
         assert one.scores == pytest.approx(expected, abs=1e-9)
@@ -50,15 +50,15 @@ def test_the_model_never_gets_more_than_the_bound(mlm, monkeypatch):
         return logits(tokens, masked, owner)
 
     monkeypatch.setattr(mlm, "logits", watched)
-    list(scored(mlm, ["A" * 20, "C" * 9] * 3))
+    list(score_texts(mlm, ["A" * 20, "C" * 9] * 3))
     assert max(seen) <= 30 and len(seen) > 20
 
 
 def test_many_texts_come_in_order_and_one_after_another(mlm, monkeypatch):
     monkeypatch.setattr(score, "TOGETHER", 3)
     texts = ["A" * (1 + i % 7) for i in range(20)]
-    assert [one.text for one in scored(mlm, texts)] == texts
-    first = next(scored(mlm, [*texts, "A?"]))  # the last cannot be read
+    assert [one.text for one in score_texts(mlm, texts)] == texts
+    first = next(score_texts(mlm, [*texts, "A?"]))  # the last cannot be read
     assert first.text == "A"
 
 
@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
 def test_the_command(folder, mlm, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
     made = ["score", "--mlm", str(folder), "--input", str(tmp_path / "in.txt"), "--quiet"]
-    expected = [one.score for one in scored(mlm, TEXTS)]
+    expected = [one.score for one in score_texts(mlm, TEXTS)]
     assert main([*made, "--format", "jsonl", "--per-token"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["text"] for row in rows] == TEXTS and [row["line"] for row in rows] == [0, 1, 2, 3]

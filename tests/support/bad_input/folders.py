@@ -331,7 +331,7 @@ FOLDERS.broken(
         "half": (cut(), LOADED),
         "text": (b"hello" * 10, LOADED),
         "a missing tensor": (at("bert.", dict.pop), "its checkpoint lacks bert.embeddings"),
-        "another shape": (at("", lambda t, n: t.update({n: torch.ones(3)})), "is of shape (3,)"),
+        "another shape": (at("", lambda t, n: t.update({n: torch.ones(3)})), "has the shape (3,)"),
         "NaN": (at("", lambda t, n: t[n].fill_(NAN)), "'mlm' cannot be used", "not all finite"),
     },
 )
@@ -356,7 +356,7 @@ SAMPLES = {
     "a header nested too deeply": (b"[" * 100_000, f"{HEADER}: maximum recursion"),
     "another model": (
         line(0, as_json(set_key("mlm", "x"))),
-        "stopped.jsonl was begun with mlm 'x'",
+        "stopped.jsonl was started with mlm 'x'",
     ),
     "a list for settings": (
         line(0, as_json(set_key("settings", []))),
@@ -366,7 +366,10 @@ SAMPLES = {
     "a folder": (FOLDER, "stopped.jsonl cannot be read"),
 }
 FOLDERS.broken("samples", STOPPED, "stopped.jsonl", SAMPLES)
-GO_ON, NO_MOMENT = "checkpoint cannot be gone on from", "checkpoint holds no moment of a sampling"
+GO_ON, NO_MOMENT = (
+    "cannot resume from stopped.jsonl.checkpoint",
+    "checkpoint is not a checkpoint of sampling",
+)
 CHAINS = {
     "nothing": (b"", "stopped.jsonl.checkpoint is not a checkpoint"),
     "half": (cut(), "stopped.jsonl.checkpoint is not a checkpoint"),
@@ -388,7 +391,7 @@ UNSHOWN = {
     "only a header": (lambda c: c.splitlines()[0] + b"\n", "done.jsonl has no samples yet"),
     "half a row": (line(2, cut()), "done.jsonl, line 3, is not a row of samples"),
     "no energy": (line(2, as_json(lambda r: r.pop("energy"))), "line 3, is not a row of samples"),
-    "another chain": (line(2, as_json(set_key("chain", 7))), "are not whole sweeps of 8 chains"),
+    "another chain": (line(2, as_json(set_key("chain", 7))), "are not complete sweeps of 8 chains"),
 }
 FOLDERS.broken("shown samples", "report done.jsonl", "done.jsonl", UNSHOWN)
 DONE = " ".join([*SAMPLE, "--resume --out done.jsonl"])
@@ -402,7 +405,7 @@ ENDS = {
 FOLDERS.broken("sample summary", DONE, "done.json", ENDS)
 FOLDERS.add(
     "samples: other settings",
-    Case(f"{DONE} --seed 5", ("done.jsonl was begun with seed 1, not 5",)),
+    Case(f"{DONE} --seed 5", ("done.jsonl was started with seed 1, not 5",)),
 )
 
 # Published checkpoints

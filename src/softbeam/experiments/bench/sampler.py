@@ -21,10 +21,10 @@ from softbeam.errors import UserError
 from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.experiments.bench.plain_sampler import FullLogits, plain_sampler
 from softbeam.experiments.bench.trained_mlm import trained_mlm
-from softbeam.models import catalogue
+from softbeam.models.catalogue import load_mlm
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.masked import TransformerMlm
-from softbeam.sampling.chains import Plan, partition, run as run_chain, trace
+from softbeam.sampling.chains import Plan, partition, run_chains, trace
 from softbeam.sampling.diagnostics import bulk_ess
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
@@ -58,7 +58,7 @@ def setting(model: str, *, chains: int, time: int, updates: int, double: bool = 
         tokens = torch.tensor(rows)
         mlm = trained.model.double() if double else trained.model
         return Setting(mlm, tokens, torch.ones_like(tokens, dtype=torch.bool))
-    loaded = catalogue.load(model, dtype=torch.float64 if double else torch.float32)
+    loaded = load_mlm(model, dtype="float64" if double else "float32")
     prompts = loaded.encode([REACTION] * chains)
     return Setting(loaded, prompts.tokens, ~prompts.frozen)
 
@@ -134,7 +134,7 @@ def burn_in_texts(case: Setting, sweeps: int) -> Tensor:
     """The texts of a setting after some sweeps of the fast form."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(0)
     state = ChainState(case.tokens, torch.zeros(len(case.tokens)))
-    for record in run_chain(
+    for record in run_chains(
         kernel("fast", case).kernel, case.tokens, case.free, plan=plan, rng=rng
     ):
         state = record.state
@@ -195,7 +195,7 @@ def long_run(case: Setting, *, sweeps: int) -> dict[str, float]:
     """The chain's ESS of the energy for each sweep, and its rates."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(1)
     made = kernel("fast", case).kernel
-    found = trace(run_chain(made, case.tokens, case.free, plan=plan, rng=rng))
+    found = trace(run_chains(made, case.tokens, case.free, plan=plan, rng=rng))
     ess = bulk_ess(found.energy)
     return {
         "ess_per_sweep": float("nan") if ess is None else ess / sweeps,

@@ -21,7 +21,7 @@ from softbeam.errors import need
 from softbeam.experiments.bench.measuring import in_child
 from softbeam.models import catalogue, conversions
 from softbeam.models.huggingface.masked import HfMaskedLM
-from softbeam.sampling.texts.score import scored
+from softbeam.sampling.texts.score import score_texts
 
 # Layers and width of published BERTs with 30,522 words. Their weights are random here, as no
 # package carries them; time and memory do not depend on weights.
@@ -36,7 +36,7 @@ REACTIONS = "CC(=O)O.OCCC>>CC(=O)O", "CCN.CC(=O)Cl>>CC(=O)NCC"
 def model_of(name: str) -> HfMaskedLM:
     """A model of a published shape with random weights, or a pretrained model."""
     if name not in SHAPES:
-        return catalogue.load(name)
+        return catalogue.load_mlm(name)
     from transformers import BertConfig, BertForMaskedLM
 
     layers, width = SHAPES[name]
@@ -70,7 +70,7 @@ def texts_of(name: str, texts: int, tokens: int) -> list[str]:
 
 def ours(mlm: HfMaskedLM, texts: Sequence[str]) -> list[float]:
     """softbeam's score of each text."""
-    return [one.score for one in scored(mlm, texts)]
+    return [one.score for one in score_texts(mlm, texts)]
 
 
 def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:

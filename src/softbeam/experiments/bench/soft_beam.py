@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from softbeam.errors import UserError
 from softbeam.experiments.bench.measuring import in_child, timed
+from softbeam.models.layers import TransformerShape
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.search.soft.beam import FAST, REFERENCE, Form
@@ -74,7 +75,7 @@ class TransformerModel(TransformerSeq2Seq):
     """Three layers on each side, 256 wide, with sources as long as the targets."""
 
     def __init__(self, vocab: int, *, batch: int = 32, steps: int = 20):
-        super().__init__(vocab, vocab, width=256, layers=3, dropout=0.0)
+        super().__init__(vocab, vocab, TransformerShape(dropout=0.0))
         self.source = torch.randint(1, vocab, (batch, steps))
 
     def bound(self) -> Decoder:

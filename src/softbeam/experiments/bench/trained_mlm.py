@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -14,13 +14,14 @@ from softbeam.data.batches import pad
 from softbeam.data.catalogue import cache_dir, locate
 from softbeam.data.readers import read_lines
 from softbeam.data.vocabulary import MASK, MASKED, PAD, Vocabulary
+from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.progress import Progress
 from softbeam.training.masked_lm import held_out_loss, train_mlm
 
 LONGEST = 40
-SHAPE = {"width": 128, "layers": 2, "heads": 4, "longest": LONGEST}
+SHAPE = TransformerShape(width=128, layers=2, heads=4, longest=LONGEST)
 
 
 class Trained(NamedTuple):
@@ -55,11 +56,10 @@ def words(path: Path) -> list[list[str]]:
 def empty(vocabulary: Vocabulary, seed: int) -> TransformerMlm:
     specials = [i for name in MASKED if (i := vocabulary.id(name)) is not None]
     pad_id, mask_id = (vocabulary.index[name] for name in (PAD, MASK))
-    shape: dict[str, Any] = SHAPE
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return TransformerMlm(
-            len(vocabulary), pad_id=pad_id, mask_id=mask_id, specials=specials, **shape
+            len(vocabulary), SHAPE, pad_id=pad_id, mask_id=mask_id, specials=specials
         )
 
 

@@ -28,7 +28,14 @@ from softbeam.data.tasks import Kind
 from softbeam.errors import UserError
 from softbeam.runtime.cells import Result, key
 from softbeam.runtime.files import write_atomic
-from softbeam.sampling.chains import ConstantBlocks, LinearBlocks, Plan, Record, fill_randomly, run
+from softbeam.sampling.chains import (
+    ConstantBlocks,
+    LinearBlocks,
+    Plan,
+    Record,
+    fill_randomly,
+    run_chains,
+)
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fast import SiteCache, fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
@@ -325,7 +332,7 @@ def records(
         temperature=Linear(start=1.0, slope=-cell.cooling, floor=FLOOR),
     )
     warm_up = degenerate_gibbs(propose, energy) if cell.forced else None
-    return run(kernel, start, texts.real, plan=plan, rng=rng, warm_up=warm_up)
+    return run_chains(kernel, start, texts.real, plan=plan, rng=rng, warm_up=warm_up)
 
 
 def no_energy(tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:

@@ -1,7 +1,7 @@
-"""Any Hugging Face causal language model (GPT-2, Llama, ...) as a model of ours.
+"""Adapter of Hugging Face causal language models (GPT-2, Llama, ...).
 
-`HfCausalLM(model)(prompt)` is a `Decoder` whose source is the prompt: what is decoded continues it.
-The keys and values of the prompts belong to the sources; the state is the cache of what follows.
+`HfCausalLM(model)(prompt)` is a `Decoder` whose source is the prompt; the output continues it. The
+keys and values of the prompts belong to the sources; the state is the cache of the output.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from softbeam.models.huggingface.decoder import (
 
 
 class Prompts(NamedTuple):
-    """What precedes a prompt's last token, padded on the right."""
+    """The tokens before the last one of each prompt, padded on the right."""
 
     cache: State
     real: Bool[Tensor, "batch prompt_time"]
@@ -33,9 +33,9 @@ class HfCausalLM(HfModel):
     """A Hugging Face causal language model; 0 is padding, on the right of prompts and outputs.
 
     Args:
-        model: e.g. of `AutoModelForCausalLM.from_pretrained`; it is trained in place.
-        pad_id: the model's number of a token that no text holds; its own unless given. Not the
-            end mark, which many such models are padded with: here the two must differ.
+        model: e.g. from `AutoModelForCausalLM.from_pretrained`; it is trained in place.
+        pad_id: the model's number of a token that no text holds; by default its padding token. It
+            must differ from the end mark, with which many such models are padded.
     """
 
     def __init__(self, model: Any, pad_id: int | None = None):
@@ -44,7 +44,9 @@ class HfCausalLM(HfModel):
             raise UserError(f"{type(model).__name__} is an encoder-decoder")
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
-            raise UserError(f"{type(model).__name__} has layers that do not see all of the past")
+            raise UserError(
+                f"{type(model).__name__} has layers that do not attend to all of the past"
+            )
         super().__init__(model, setting(model, "pad_token_id") if pad_id is None else pad_id)
 
     def forward(self, source: Int[Tensor, "batch source_time"]) -> "HfCausalDecoder":
@@ -52,12 +54,14 @@ class HfCausalLM(HfModel):
 
 
 class HfCausalDecoder(HfDecoder):
-    """A causal language model that has read its prompts."""
+    """A causal language model bound to its prompts."""
 
     def __init__(self, adapter: HfCausalLM, source: Int[Tensor, "batch source_time"]):
         lengths = (source != 0).sum(1)
         if int(lengths.min()) < 1:
-            raise ValueError(f"prompt {int(lengths.argmin())} has no token; at least 1 is needed")
+            raise ValueError(
+                f"prompt {int(lengths.argmin())} has no token; it must have at least 1"
+            )
         ids = adapter.renumbered(source)
         every = torch.ones_like(ids)  # no token sees the padding after it
         found = adapter.model.base_model(input_ids=ids, attention_mask=every, use_cache=True)

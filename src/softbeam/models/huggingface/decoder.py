@@ -1,4 +1,4 @@
-"""What adapters of Hugging Face decoders share: the numbers of tokens, and caches as tensors."""
+"""Shared parts of adapters of Hugging Face decoders: token numbers, and caches as tensors."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -16,10 +16,10 @@ State = tuple[tuple[Tensor, Tensor], ...]  # keys and values of each layer: rows
 
 
 class HfModel(nn.Module):
-    """A Hugging Face model whose padding has the number 0; `model` stays an ordinary one.
+    """A Hugging Face model, renumbered so that padding is 0; `model` itself is unchanged.
 
-    Everything else here takes 0 for padding. So 0 and `pad_id` change places, in sources, targets,
-    embeddings and scores; all other tokens keep their numbers. `renumbered` goes either way.
+    The rest of softbeam takes 0 for padding. So 0 and `pad_id` change places in sources, targets,
+    embeddings and scores; all other tokens keep their numbers. `renumbered` converts both ways.
     """
 
     order: Tensor
@@ -28,7 +28,7 @@ class HfModel(nn.Module):
         super().__init__()
         if model.is_gradient_checkpointing:
             raise UserError(
-                "gradient checkpointing leaves no cache to decode with: call "
+                "gradient checkpointing keeps no cache for decoding: call "
                 "gradient_checkpointing_disable(), and use Form(checkpoint=True)"
             )
         self.model, self.pad_id = model, pad_id
@@ -45,27 +45,27 @@ class HfModel(nn.Module):
     @property
     def eos(self) -> int:
         """The number of the end mark."""
-        found = setting(self.model, "eos_token_id")
-        several = found if isinstance(found, list) else [found]
+        given = setting(self.model, "eos_token_id")
+        several = given if isinstance(given, list) else [given]
         if len(several) > 1:
-            raise UserError(f"eos_token_id={found}: a search has one end mark, of your choice")
+            raise UserError(f"eos_token_id={given}: must be a single number, of your choice")
         return int(self.order[several[0]])
 
     @property
     def longest(self) -> int | None:
-        """The largest number of positions; None where there is no limit."""
+        """The largest number of positions; None if there is no limit."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def renumbered(self, ids: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        """The model's own numbers of these tokens, or ours of the model's."""
+        """Convert the model's numbers of tokens to those used here, or back."""
         return self.order[ids]
 
     def embedding(self) -> Float[Tensor, "vocab emb"]:
-        """What the model takes as `inputs_embeds` for each token, scaled where it does not scale.
+        """Compute the `inputs_embeds` of each token.
 
-        A scale of the table itself (BART) is applied to numbers alone; one of the decoder (Marian)
-        to embeddings too. As in the model's own training, what is looked up as padding (with which
-        Marian starts, too) has no gradient.
+        The model applies a scale of the table (BART) only to token numbers, so it is applied here;
+        a scale of the decoder (Marian) also to embeddings. As in the model's own training, the row
+        of the padding token, with which Marian starts, has no gradient.
         """
         table = self.tokens.weight * getattr(self.tokens, "embed_scale", 1.0)
         fixed = self.tokens.padding_idx
@@ -75,7 +75,7 @@ class HfModel(nn.Module):
         return table if self.pad_id == 0 else table[self.order]
 
     def in_order(self, scores: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows vocab"]:
-        """The model's scores by our numbers."""
+        """Reorder the model's scores by the numbers used here."""
         return scores if self.pad_id == 0 else scores[..., self.order]
 
 
@@ -84,8 +84,8 @@ class HfDecoder(ABC):
 
     Args:
         adapter: the model.
-        first: what each source's output begins with, as embeddings.
-        empty: a state before the first position.
+        first: the embedding that each output starts with.
+        empty: the state before the first position.
     """
 
     def __init__(self, adapter: HfModel, first: Float[Tensor, "batch emb"], empty: State):
@@ -107,40 +107,41 @@ class HfDecoder(ABC):
         return self.adapter.in_order(scores[:, 0]), state
 
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
-        """Scores of every step given the gold prefix, in one call."""
+        """Score every step given the gold prefix, in one call."""
         return self.fed(torch.cat([self.first[:, None], self.embedding[target[:, :-1]]], 1))
 
     def fed(self, emb: Float[Tensor, "batch time emb"]) -> Float[Tensor, "batch time vocab"]:
-        """Scores of every step when these embeddings are fed, in one call."""
+        """Score every step given these input embeddings, in one call."""
         return self.adapter.in_order(self.extend(self.empty, emb)[0])
 
     @abstractmethod
     def extend(
         self, state: State, emb: Float[Tensor, "rows time emb"]
     ) -> tuple[Float[Tensor, "rows time vocab"], State]:
-        """The model's scores of what follows the state's positions, and the state with them."""
+        """Score the positions after those of the state; return the scores and the new state."""
 
     @property
     @abstractmethod
     def sources(self) -> Any:
-        """A nested tuple of tensors, a row for each source, that all rows of a beam share."""
+        """A nested tuple of tensors with a row for each source; all rows of a beam share it."""
 
     def widened(self, rows: int) -> Any:
-        """`sources` repeated for so many rows; computed once for each width of a beam."""
+        """Repeat `sources` for this number of rows; computed once for each width of a beam."""
         n = rows // len(self.first)
-        key = n, torch.is_grad_enabled()  # what was made without a graph has no gradient later
+        key = n, torch.is_grad_enabled()  # a result without a graph cannot be used with gradients
         if key not in self._wide:
             self._wide[key] = map_state(lambda part: part.repeat_interleave(n, 0), self.sources)
         return self._wide[key]
 
     def check_positions(self, last: int) -> None:
+        """Raise ValueError if the model has fewer positions."""
         longest = self.adapter.longest
         if longest is not None and last > longest:
-            raise ValueError(f"{last} positions; the model has {longest}")
+            raise ValueError(f"{last} positions; the model's limit is {longest}")
 
 
 def as_cache(state: State) -> DynamicCache:
-    """Plain tensors as a Hugging Face cache, not copied; appending to it changes no argument."""
+    """Convert tensors to a Hugging Face cache without a copy; appending leaves them unchanged."""
     cache = DynamicCache()
     for key, value in state:
         layer: Any = DynamicLayer()
@@ -156,7 +157,10 @@ def as_state(cache: Any, first: int = 0) -> State:
 
 
 def setting(model: Any, name: str) -> Any:
-    """A value of the generation configuration, or of the model's."""
+    """Look up a value in the generation configuration, then in the model's configuration.
+
+    Raises UserError if neither has it.
+    """
     for owner in (model.generation_config, model.config):
         if (value := getattr(owner, name, None)) is not None:
             return value

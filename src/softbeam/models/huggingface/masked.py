@@ -1,9 +1,9 @@
-"""Any Hugging Face masked language model as a `MaskedLM`, with its tokenizer.
+"""Adapter of Hugging Face masked language models, with their tokenizers.
 
-The output layer, most of the work where the vocabulary is large, runs at the masked cells alone:
-the encoder's states are gathered before the model's own head reads them. That is exact where the
-head treats every position by itself. Each model is tried on a small input when it is wrapped, and
-one whose head does not is evaluated everywhere.
+The output layer, most of the work for a large vocabulary, runs only at the masked cells: the
+encoder's states at these cells are gathered before the model's own head reads them. This is exact
+if the head treats every position separately. Each model is tested on a small input when it is
+wrapped; if its head mixes positions, it is evaluated everywhere.
 """
 
 import inspect
@@ -29,18 +29,18 @@ GAP = re.compile(r"\[MASK\]|<mask>")  # either form, whichever of them the token
 
 
 class HfMaskedLM:
-    """A `MaskedLM` out of an `AutoModelForMaskedLM` and its tokenizer; it needs no gradient.
+    """A `TextModel` made of an `AutoModelForMaskedLM` and its tokenizer, without gradients.
 
-    `allowed` leaves out special tokens, rows that no text ever used, and rows that the tokenizer
-    has no token for. Half precision is for the model alone: its logits come in float32.
+    `allowed` excludes special tokens, rows that no text ever used, and rows without a token. A
+    model in half precision still returns logits in float32.
 
-    `separable` says whether the output layer runs at the masked cells alone; `paddable`, whether
-    rows of different lengths may share a batch. Where padding would change a number (FNet,
-    ConvBERT), each length is a batch of its own.
+    `separable` is True if the output layer runs only at the masked cells; `paddable`, if rows of
+    different lengths may share a batch. If padding would change a number (FNet, ConvBERT), each
+    length is a separate batch.
 
     Args:
-        model: switched to evaluation, and its parameters frozen.
-        tokenizer: with a padding and a mask token.
+        model: the model; it is switched to evaluation, and its parameters are frozen.
+        tokenizer: a tokenizer with a padding and a mask token.
     """
 
     def __init__(self, model: Any, tokenizer: Any):
@@ -73,17 +73,17 @@ class HfMaskedLM:
         device: str = "cpu",
         trust_remote_code: bool = False,
     ) -> "HfMaskedLM":
-        """The model in a folder, or of that name on the hub.
+        """Load the model in a folder, or of that name on the hub.
 
-        A checkpoint without an output layer for masked tokens is refused: it would be filled with
-        random numbers.
+        Raises UserError if the checkpoint has no output layer for masked tokens, since transformers
+        would fill it with random numbers.
 
         Args:
-            name: folder, or name on the hub.
-            dtype: of the model's numbers.
-            device: where it runs.
-            trust_remote_code: run the code that the folder or repository brings, where it brings
-                any; without it no such code is run, and what needs it is refused.
+            name: a folder, or a name on the hub.
+            dtype: number format of the model.
+            device: where the model runs.
+            trust_remote_code: run the code that the folder or repository brings, if any. Without
+                it no such code is run, and a model that needs it is refused.
         """
         if not Path(name).is_dir() and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(name)) is None:
             raise UserError(f"{str(name)!r} is neither a folder nor a name on the hub")
@@ -99,19 +99,20 @@ class HfMaskedLM:
                     ignore_mismatched_sizes=True,
                     trust_remote_code=trust_remote_code,
                 )
-        except Exception as error:  # a broken folder makes transformers raise errors of any class
-            said = " ".join(str(error).split())
-            if "trust_remote_code" in said:
-                said = "it brings code of its own, which is run only with --trust-remote-code"
-            said = said[:400]
-            raise UserError(f"{str(name)!r} cannot be loaded as a masked LM: {said}") from error
+        except Exception as error:  # transformers raises any class of error for a broken folder
+            reason = " ".join(str(error).split())
+            if "trust_remote_code" in reason:
+                reason = "it brings code of its own, which is run only with --trust-remote-code"
+            raise UserError(
+                f"{str(name)!r} cannot be loaded as a masked LM: {reason[:400]}"
+            ) from error
         if lacking := sorted(info["missing_keys"]):
             raise UserError(
-                f"{str(name)!r} is no masked LM: its checkpoint lacks {', '.join(lacking[:3])}"
+                f"{str(name)!r} is not a masked LM: its checkpoint lacks {', '.join(lacking[:3])}"
             )
         if other := sorted(info["mismatched_keys"]):
-            key, found, wanted = other[0]
-            shapes = f"{key} is of shape {tuple(found)}, and config.json says {tuple(wanted)}"
+            key, actual, wanted = other[0]
+            shapes = f"{key} has the shape {tuple(actual)}; config.json says {tuple(wanted)}"
             raise UserError(f"{str(name)!r} does not fit its configuration: {shapes}")
         try:
             return cls(model.to(device), tokenizer)
@@ -130,7 +131,7 @@ class HfMaskedLM:
         masked: Bool[Tensor, "rows time"],
         owner: Int[Tensor, " rows"],
     ) -> Float[Tensor, "cells vocab"]:
-        """Scores at the masked cells, each given the unmasked ones; `owner` is not read."""
+        """Score the masked cells, each given the unmasked ones; `owner` is not read."""
         lengths = lengths_of((tokens != self.pad_id) | masked)
         ids = tokens.masked_fill(masked, self.mask_id)
         if self.paddable:
@@ -155,24 +156,24 @@ class HfMaskedLM:
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def _plain(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
-        """The head everywhere, then the cells."""
+        """Run the head everywhere, then select the cells."""
         return self._run(ids, real)[masked]
 
     def _gathered(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
-        """The cells, then the head: it sees one row whose positions are the masked cells."""
+        """Select the cells, then run the head on one row whose positions are these cells."""
         with gathering(self.model.base_model, masked):
             return self._run(ids, real)[0]
 
     def _run(self, ids: Tensor, real: Tensor) -> Tensor:
         reads_padding = "attention_mask" in inspect.signature(self.model.forward).parameters
         mask = {"attention_mask": real.long()} if reads_padding else {}
-        found: Tensor = self.model(input_ids=ids, **mask).logits
-        return found
+        logits: Tensor = self.model(input_ids=ids, **mask).logits
+        return logits
 
-    # What this model allows, found out by trying
+    # Properties of the model, tested on a small input
 
     def _trial(self, usable: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Two rows of five tokens, the masked ones, and that all are real."""
+        """A small input: two rows of five tokens, which are masked, and which are real."""
         device = self.model.device
         ids = torch.tensor([(list(usable) * 10)[i : i + 5] for i in (0, 5)], device=device)
         masked = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]], device=device).bool()
@@ -184,7 +185,7 @@ class HfMaskedLM:
         try:
             return agree(self._gathered(ids, masked, real), plain)
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-            return False  # the head needs to see whole rows
+            return False  # the head needs whole rows
 
     def _is_paddable(self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor) -> bool:
         ids = pad(ids, (0, 3), value=self.pad_id)
@@ -193,9 +194,9 @@ class HfMaskedLM:
     # Texts
 
     def encode(self, texts: str | Sequence[str]) -> Prompts:
-        """Tokens of the texts, in which `[MASK]` (or `<mask>`) is a gap of one token.
+        """Convert texts to tokens; `[MASK]` or `<mask>` is a gap of one token.
 
-        A text that holds what the model has no token for, or is too long for it, is refused.
+        Raises UserError if the model has no token for a part of a text, or a text is too long.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         rows = [self._ids(text) for text in texts]
@@ -225,23 +226,23 @@ class HfMaskedLM:
         return ids
 
     def decode(self, tokens: Int[Tensor, "chain time"]) -> list[str]:
-        """The texts, without the tokenizer's frame and padding; gaps that are left stay gaps."""
+        """Convert tokens to texts, without padding and the tokens that the tokenizer adds."""
         shown = may_stand(tokens, self.allowed) | (tokens == self.mask_id)
         rows = zip(tokens, shown, strict=True)
         return [self._text(row[kept].tolist()) for row, kept in rows]
 
     def token_names(self, ids: Sequence[int]) -> list[str]:
-        """The tokens of some ids, as the vocabulary spells them."""
+        """The names of tokens in the vocabulary."""
         names: list[str] = self.tokenizer.convert_ids_to_tokens(list(ids))
         return names
 
     def token_id(self, name: str) -> int | None:
-        """The id of a token that the vocabulary spells so, or None."""
-        found: int | None = self.tokenizer.get_vocab().get(name)
-        return found
+        """The number of the token of this name; None if there is none."""
+        number: int | None = self.tokenizer.get_vocab().get(name)
+        return number
 
     def word_ids(self, text: str) -> list[int]:
-        """The ids of a piece of text, without the tokenizer's frame."""
+        """The tokens of a piece of text, without those that the tokenizer adds around it."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
@@ -253,7 +254,7 @@ class HfMaskedLM:
 
 @contextmanager
 def gathering(encoder: nn.Module, masked: Bool[Tensor, "rows time"]) -> Iterator[None]:
-    """While it lasts, the encoder's states are those of the masked cells, as a single row."""
+    """Make the encoder return the states of the masked cells, as a single row."""
 
     def gather(module: nn.Module, inputs: Any, output: Any) -> Any:
         cells = output[0][masked][None]
@@ -270,28 +271,28 @@ def gathering(encoder: nn.Module, masked: Bool[Tensor, "rows time"]) -> Iterator
 
 
 def check_finite(model: nn.Module) -> None:
-    """A UserError that names weights which are not finite: every score would be nonsense."""
+    """Raise UserError if some weights are not finite."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             raise UserError(f"the weights {name} are not all finite")
 
 
 def check_rows(model: Any, tokenizer: Any) -> None:
-    """A UserError if the tokenizer has tokens that the model has no row for."""
+    """Raise UserError if the tokenizer has tokens for which the model has no row."""
     table = model.get_input_embeddings()
     if isinstance(table, nn.Embedding) and len(tokenizer) > table.num_embeddings:
         rows = f"the model has rows for {table.num_embeddings}"
         raise UserError(f"the tokenizer has {len(tokenizer)} tokens, but {rows}")
 
 
-def agree(found: Tensor, expected: Tensor) -> bool:
-    """Equal to rounding."""
+def agree(actual: Tensor, expected: Tensor) -> bool:
+    """True for tensors that are equal up to rounding."""
     near = 100 * torch.finfo(expected.dtype).eps * float(expected.abs().max())
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=near)
+    return actual.shape == expected.shape and torch.allclose(actual, expected, rtol=0, atol=near)
 
 
 def usable_ids(tokenizer: Any) -> list[int]:
-    """Numbers of the tokens that a text may hold."""
+    """The numbers of the tokens that a text may hold. Raises UserError if there is none."""
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     special = set(tokenizer.all_special_ids) | {
         i for i, token in tokenizer.added_tokens_decoder.items() if token.special
@@ -307,7 +308,7 @@ def usable_ids(tokenizer: Any) -> list[int]:
 
 
 def longest(model: nn.Module, tokenizer: Any) -> int | None:
-    """The largest number of tokens, frame included; None where there is no limit."""
+    """The largest number of tokens, including those of the tokenizer; None without a limit."""
     given = tokenizer.model_max_length
     if not isinstance(given, int | float):
         raise UserError(f"the tokenizer's model_max_length is {given!r}, not a number")
@@ -320,9 +321,9 @@ def longest(model: nn.Module, tokenizer: Any) -> int | None:
 
 
 def letters_stand_alone(tokenizer: Any, usable: Sequence[int]) -> bool:
-    """True where tokens are single letters, and a text of letters without spaces is read as such.
+    """True if all tokens are single letters, and texts need no spaces between them.
 
-    Such tokenizers decode with a space between letters, which no one writes in a protein.
+    Such tokenizers decode with a space between letters, which protein sequences do not have.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(usable))
     if any(len(token) > 1 for token in tokens):
@@ -333,7 +334,7 @@ def letters_stand_alone(tokenizer: Any, usable: Sequence[int]) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and tables: what matters of them becomes an error here."""
+    """Silence the progress bars and log messages of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

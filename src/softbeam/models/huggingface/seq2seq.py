@@ -1,8 +1,8 @@
-"""Any Hugging Face encoder-decoder (Marian, BART, T5, ...) as a model of ours.
+"""Adapter of Hugging Face encoder-decoders (Marian, BART, T5, ...).
 
-`HfSeq2Seq(model)(source)` is a `Decoder` bound to the source: embeddings in, scores out, the cache
-as plain tensors that can be gathered or mixed, with gradients through all of it. The model's own
-`forward` is called, so its scales, positions, biases and output layer are its own.
+`HfSeq2Seq(model)(source)` is a `Decoder` bound to the source. It takes embeddings and returns
+scores; its cache consists of plain tensors that can be gathered or mixed, and gradients flow
+through all of it. It calls the model's own `forward`, with its scales, positions and biases.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from softbeam.models.huggingface.decoder import (
 
 
 class Sources(NamedTuple):
-    """What the decoder's layers look at."""
+    """Encoded sources, which the decoder's layers attend to."""
 
     encoded: Float[Tensor, "batch source_time width"]
     real: Bool[Tensor, "batch source_time"]
@@ -35,12 +35,12 @@ class HfSeq2Seq(HfModel):
     """A Hugging Face encoder-decoder with a language-model head; 0 is padding on both sides.
 
     Args:
-        model: e.g. of `AutoModelForSeq2SeqLM.from_pretrained`; it is trained in place.
+        model: e.g. from `AutoModelForSeq2SeqLM.from_pretrained`; it is trained in place.
     """
 
     def __init__(self, model: Any):
         if not model.config.is_encoder_decoder:
-            raise UserError(f"{type(model).__name__} is no encoder-decoder")
+            raise UserError(f"{type(model).__name__} is not an encoder-decoder")
         super().__init__(model, setting(model, "pad_token_id"))
         self.start_id = int(self.order[setting(model, "decoder_start_token_id")])
 
@@ -49,7 +49,7 @@ class HfSeq2Seq(HfModel):
 
 
 class HfSeq2SeqDecoder(HfDecoder):
-    """An encoder-decoder that has read its sources; it is run for one step to read them."""
+    """An encoder-decoder bound to its sources; a first step computes their keys and values."""
 
     def __init__(self, adapter: HfSeq2Seq, source: Int[Tensor, "batch source_time"]):
         real = source != 0

@@ -1,13 +1,13 @@
-"""Samples as a file: JSON lines, streamed sweep by sweep; after a kill the same bytes go on.
+"""Files of samples: JSON lines, written sweep by sweep, that an interrupted run can resume.
 
-The first line holds all settings, texts and versions; then comes one line for each chain after
-each sweep. A checkpoint beside the file holds the chains, the generator and the file's length at
-that moment: what was written after it is cut off and sampled again, the same. A line is whole if it
-has an end: only a kill leaves one without, which no reader here takes for a sample.
+The first line holds all settings, texts and versions. Then follows a line for each chain after each
+sweep. A checkpoint beside the file holds the chains, the generator and the length of the file at
+that moment. To resume, whatever was written later is cut off and sampled again, which gives the
+same bytes. An incomplete last line is left by an interrupted write, and readers ignore it.
 
-Texts that are sampled side by side have a generator of their own. Of several processes each takes
-some of these groups and writes a file as if they were all there are; the first one puts the others'
-behind its own, which gives the bytes that one process gives.
+Texts are sampled in groups, each with its own generator. With several processes, each process
+takes some of the groups and writes them to its own file; at the end the first process appends the
+other files to its own, which gives the bytes that a single process writes.
 """
 
 import glob
@@ -40,17 +40,17 @@ from softbeam.runtime.files import (
 from softbeam.runtime.progress import Progress
 from softbeam.runtime.signals import stopping
 from softbeam.sampling.chains import Record
-from softbeam.sampling.texts.sampler import Sampler, sample, sampler
+from softbeam.sampling.texts.sampler import Sampler, generator, group_size, samplers
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.tensors import may_stand
 from softbeam.types import ChainState, TextModel
 
 Header = dict[str, Any]
-CHUNK = 1 << 20  # bytes that are copied at a time
+CHUNK = 1 << 20  # bytes to copy at a time
 
 
 def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads: int) -> Header:
-    """All that the bytes of a file depend on."""
+    """Collect everything that the samples depend on: the first line of a file."""
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) for package in ("torch", "transformers")}
     return {
@@ -58,22 +58,24 @@ def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads
         "versions": versions,
         "mlm": name,
         "threads": threads,
-        "settings": json.loads(json.dumps(asdict(config))),  # as it is read back
+        "settings": json.loads(json.dumps(asdict(config))),  # lists, as they are read back
         "caveats": config.caveats(),
         "texts": list(texts),
     }
 
 
 def checkpoint_of(out: Path) -> Path:
+    """The checkpoint of a file of samples."""
     return out.with_name(out.name + ".checkpoint")
 
 
 def summary_of(out: Path) -> Path:
-    """The file that is there when the samples are whole."""
+    """The summary of a file of samples; it exists once the samples are complete."""
     return out.with_name(out.name.removesuffix(".jsonl") + ".json")
 
 
 def plot_of(out: Path) -> Path:
+    """The plot of a file of samples."""
     return out.with_suffix(".png")
 
 
@@ -87,26 +89,25 @@ def write_samples(
     every: float = 2.0,
     quiet: bool = False,
 ) -> float:
-    """Sample all texts of the header into the file; returns the seconds that it took.
+    """Sample all texts of the header into a file, and return the seconds that it took.
 
     Args:
         mlm: the masked language model.
-        header: of `make_header`.
-        config: the settings that the header was made of.
+        header: the first line, from `make_header`.
+        config: the settings that the header was made from.
         out: the file.
-        resume: go on with a file that was begun with the same header, if there is one.
-        every: seconds between two checkpoints; one is only made after a whole sweep.
-        quiet: no progress.
+        resume: continue a file with the same header, if there is one.
+        every: seconds between two checkpoints, which are saved only after a complete sweep.
+        quiet: show no progress.
     """
-    groups = grouped(header["texts"], config)
-    chains = [sampler(mlm, texts, config) for texts in groups]  # what is wrong is said at once
+    groups = samplers(mlm, header["texts"], config)  # checks all texts before any is sampled
     mine, part = ranks.block(len(groups)), part_of(out, ranks.rank())
     tensors, facts = begin(part, header, resume=resume)
     start, sweep, state = facts.get("group", mine.start), facts["sweep"], None
     rng = generator(config, start)
     if tensors:
         check_place(facts, mine.stop, config.sweeps, checkpoint_of(part))
-        state = resumed(tensors, mlm, chains[start], rng, checkpoint_of(part))
+        state = load_state(tensors, mlm, groups[start], rng, checkpoint_of(part))
     with (
         Growing(part, facts["bytes"]) as file,
         Progress("sample", len(mine) * config.sweeps, quiet=quiet) as progress,
@@ -115,33 +116,28 @@ def write_samples(
         progress.skip((start - mine.start) * config.sweeps + sweep)
         writer = Writer(file, checkpoint_of(part), header, facts, every)
         for group in range(start, mine.stop):
-            for record in sample(chains[group], rng, state=state, first=sweep):
-                rows = sample_rows(mlm, chains[group], record, config, group)
+            for record in groups[group].run(rng, state=state, first=sweep):
+                rows = sample_rows(mlm, groups[group], record, config, group)
                 writer.write(rows, group, record, rng, now=bool(stop))
-                progress.advance(shown=shown(record))
+                progress.advance(shown=progress_of(record))
                 if stop:
                     raise Interrupted(
-                        stop[0], f"stopped after a whole sweep; --resume goes on with {out}"
+                        stop[0], f"stopped after a complete sweep; --resume continues {out}"
                     )
             rng, state, sweep = generator(config, group + 1), None, 0
-    seconds = max(ranks.gathered(writer.seconds()))  # now all of them are done
+    seconds = max(ranks.gathered(writer.seconds()))  # waits for all processes
     if ranks.first():
         append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
     return seconds
 
 
-def generator(config: SamplingConfig, group: int) -> torch.Generator:
-    """The random numbers of texts that are sampled side by side."""
-    return torch.Generator().manual_seed(config.stream(group))
-
-
 def part_of(out: Path, rank: int) -> Path:
-    """The file that a process writes; the first one's becomes the whole."""
+    """The file that a process writes; that of the first process becomes the complete file."""
     return out.with_name(f"{out.name}.{rank}-of-{ranks.world()}") if rank else out
 
 
 def append(out: Path, parts: Sequence[Path]) -> None:
-    """Put what other processes have written behind the file; their headers are its own."""
+    """Append the files of other processes, without their headers, which are the same."""
     with Growing(out, out.stat().st_size) as file:
         for part in parts:
             with part.open("rb") as other:
@@ -152,23 +148,13 @@ def append(out: Path, parts: Sequence[Path]) -> None:
 
 
 def clear(out: Path) -> None:
-    """Remove what only an unfinished file needs: the processes' parts, and the checkpoints."""
+    """Remove what only an unfinished file needs: the parts of processes, and checkpoints."""
     parts = [part_of(out, rank) for rank in range(1, ranks.world())]
     remove(*parts, *map(checkpoint_of, parts), checkpoint_of(out))
 
 
-def grouped(texts: Sequence[str], config: SamplingConfig) -> list[Sequence[str]]:
-    """Texts that are sampled side by side."""
-    size = group_size(config)
-    return [texts[i : i + size] for i in range(0, len(texts), size)]
-
-
-def group_size(config: SamplingConfig) -> int:
-    return max(1, config.at_once // config.chains)
-
-
-def shown(record: Record) -> dict[str, str]:
-    """What progress shows of a sweep."""
+def progress_of(record: Record) -> dict[str, str]:
+    """Numbers of a sweep for the progress line."""
     return {
         "energy": f"{record.state.energy.mean():.2f}",
         "accept": f"{record.counts.rate('accepted').mean():.2f}",
@@ -179,7 +165,7 @@ def shown(record: Record) -> dict[str, str]:
 def sample_rows(
     mlm: TextModel, chains: Sampler, record: Record, config: SamplingConfig, group: int
 ) -> Iterator[dict[str, Any]]:
-    """A row for each chain after a sweep; ids are those of the text and of the frame around it."""
+    """Yield a row for each chain after a sweep; its tokens are without padding."""
     tokens, counts = record.state.tokens, torch.stack(list(record.counts), -1).tolist()
     real = chains.tokens != mlm.pad_id
     texts = mlm.decode(tokens)
@@ -198,7 +184,7 @@ def sample_rows(
 
 
 class Writer:
-    """Appends sweeps to the file, and from time to time makes a checkpoint."""
+    """Append sweeps to the file, and save a checkpoint from time to time."""
 
     def __init__(
         self, file: Growing, checkpoint: Path, header: Header, facts: dict[str, Any], every: float
@@ -216,7 +202,7 @@ class Writer:
         *,
         now: bool,
     ) -> None:
-        """The rows of a sweep, and a checkpoint if it is time or must be now."""
+        """Append the rows of a sweep; save a checkpoint if `now` is set or it is time for one."""
         self.file.append(b"".join(map(as_line, rows)))
         if not now and time.monotonic() - self.saved < self.every:
             return
@@ -227,14 +213,17 @@ class Writer:
         self.saved = time.monotonic()
 
     def seconds(self) -> float:
-        """Of all sittings."""
+        """Seconds of sampling so far, including the runs that this one resumes."""
         return self.before + time.monotonic() - self.started
 
 
 def begin(
     out: Path, header: Header, *, resume: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The file as it is to be gone on with: tensors and facts of its checkpoint, if it has one."""
+    """State to resume from: tensors and facts of a checkpoint. Without one, start a new file.
+
+    Raises UserError if the file or its checkpoint belongs to other settings or processes.
+    """
     checkpoint, summary = checkpoint_of(out), summary_of(out)
     for path in (out, checkpoint, summary, plot_of(out)):
         remove_parts(path.parent, glob.escape(path.name))
@@ -246,40 +235,43 @@ def begin(
             same_settings(checkpoint, facts["header"], header)
             if facts["processes"] != ranks.world():
                 raise UserError(
-                    f"{out} was begun by {facts['processes']} processes, not {ranks.world()}; "
-                    "give another --out to sample anew"
+                    f"{out} was started by {facts['processes']} processes, not {ranks.world()}; "
+                    "give another --out to start again"
                 )
             return tensors, facts
-    remove(summary, checkpoint)  # or the old ones would be taken for those of the new samples
+    remove(summary, checkpoint)  # they belong to the old samples
     first = as_line(header)
     write_atomic(out, first)
     return {}, {"sweep": 0, "seconds": 0.0, "bytes": len(first)}
 
 
 def check_place(facts: dict[str, Any], groups: int, sweeps: int, checkpoint: Path) -> None:
-    """A UserError if a checkpoint is of a place behind the end."""
+    """Raise UserError if a checkpoint lies after the end of the run."""
     limited(f"{checkpoint}: group", facts["group"], below=groups)
     limited(f"{checkpoint}: sweep", facts["sweep"], most=sweeps)
 
 
 def check_facts(checkpoint: Path, facts: dict[str, Any]) -> None:
-    """A UserError if the facts are not those of a moment between two sweeps."""
+    """Raise UserError if the facts of a checkpoint are incomplete or malformed."""
     counts = [facts.get(name) for name in ("group", "sweep", "bytes", "processes")]
     right = all(isinstance(count, int) and count >= 0 for count in counts)
     seconds = facts.get("seconds")
     if not (right and isinstance(seconds, int | float) and isinstance(facts.get("header"), dict)):
-        found = {name: value for name, value in facts.items() if name != "header"}
-        raise UserError(f"{checkpoint} holds no moment of a sampling: {found}")
+        others = {name: value for name, value in facts.items() if name != "header"}
+        raise UserError(f"{checkpoint} is not a checkpoint of sampling: {others}")
 
 
-def resumed(
+def load_state(
     tensors: dict[str, torch.Tensor],
     mlm: TextModel,
     chains: Sampler,
     rng: torch.Generator,
     checkpoint: Path,
 ) -> ChainState:
-    """The chains as a checkpoint has them, and the generator as it was; or a sentence."""
+    """Restore the chains and the generator from a checkpoint.
+
+    Raises UserError if the checkpoint does not fit the texts.
+    """
     like = chains.tokens
     try:
         state = ChainState(tensors["tokens"], tensors["energy"])
@@ -290,29 +282,30 @@ def resumed(
             )
         kept = torch.where(chains.free, may_stand(state.tokens, mlm.allowed), state.tokens == like)
         if not bool(kept.all()) or not bool(state.energy.isfinite().all()):
-            raise ValueError("its chains are none of these texts")
+            raise ValueError("its chains do not fit the texts")
         rng.set_state(tensors["random"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"{checkpoint} cannot be gone on from: {error}") from None
+        raise UserError(f"cannot resume from {checkpoint}: {error}") from None
     return state
 
 
 def as_line(value: dict[str, Any]) -> bytes:
+    """Encode a value as a line of JSON."""
     return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8")
 
 
-def same_settings(path: Path, found: Header, wanted: Header) -> None:
-    """Refuse to go on with other settings than those the file was begun with."""
+def same_settings(path: Path, header: Header, wanted: Header) -> None:
+    """Raise UserError if a file was started with settings other than those wanted."""
     for name, value in wanted.items():
-        if found.get(name) == value:
+        if header.get(name) == value:
             continue
         if name == "settings":
-            before = dict(found.get(name, {}))
-            name = next(key for key in value if before.get(key) != value[key])
-            found, value = before, value[name]
+            header = dict(header.get(name, {}))
+            name = next(key for key in value if header.get(key) != value[key])
+            value = value[name]
         raise UserError(
-            f"{path} was begun with {name} {found.get(name)!r}, not {value!r}; "
-            "give another --out to sample anew"
+            f"{path} was started with {name} {header.get(name)!r}, not {value!r}; "
+            "give another --out to start again"
         )
 
 
@@ -322,13 +315,14 @@ HEADER: Types = {"settings": dict, "texts": list, "mlm": str}
 NUMBER = (int, float)
 COUNTED = ("proposals", "accepted", "repeated", "novel", "stuck")
 ROW: Types = {
-    **{"index": int, "chain": int, "phase": str, "energy": NUMBER, "text": str},
+    **{"index": int, "chain": int, "phase": str, "text": str},
+    **{"temperature": NUMBER, "energy": NUMBER},
     **dict.fromkeys(COUNTED, NUMBER),
 }
 
 
 def read_header(path: Path) -> Header:
-    """The first line of a file of samples, or a sentence."""
+    """Read the first line of a file of samples. Raises UserError if it is not one."""
     try:
         with path.open("rb") as file:
             line = file.readline()
@@ -338,7 +332,10 @@ def read_header(path: Path) -> Header:
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of samples; a last one without its end, which a kill cut, is none."""
+    """Yield the rows of a file of samples, without an incomplete last line.
+
+    Raises UserError if a row lacks a field.
+    """
     rows = read_rows(path, what := "a row of samples")
     next(rows, None)
     for number, row in enumerate(rows, 2):

@@ -1,102 +1,92 @@
-"""Joint infilling: what may stand in all gaps of a text together, and how likely each is."""
+"""Joint infilling: texts that fill all gaps together, and the probability of each."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
+from softbeam.errors import limited
 from softbeam.runtime import ranks
-from softbeam.sampling.texts.sampler import sample, sampler
-from softbeam.sampling.texts.settings import SamplingConfig
-from softbeam.types import TextModel
+from softbeam.sampling.texts.sampler import generator, sampler
+from softbeam.sampling.texts.settings import SamplingConfig, check_choice
+from softbeam.types import ChainState, TextModel
 
 Method = Literal["mh", "in-turn", "greedy"]
 
 
 class Filling(NamedTuple):
-    """One way to fill the gaps."""
+    """A text with all gaps filled."""
 
     text: str
-    tokens: list[str]  # in the gaps
+    tokens: list[str]  # those in the gaps
     share: float  # of the samples
     energy: float
 
 
-def infill_all(
+def fill_texts(
     mlm: TextModel,
     texts: Sequence[str],
     config: SamplingConfig,
     *,
     samples: int,
-    method: Method = "mh",
+    method: str = "mh",
 ) -> Iterator[list[Filling]]:
-    """The fillings of each text, in order, while they are found; processes share the texts.
+    """Yield the fillings of each text, in order; processes share the texts.
 
-    Each text has random numbers of its own, whatever the others are.
+    Each text has its own random numbers, so that it does not matter which texts are beside it.
+    `api.infill` describes the methods.
     """
+    limited("--samples", samples, least=1)
+    check_choice("--method", method, get_args(Method))
 
-    def one(number: int) -> list[Filling]:
+    def fill(number: int) -> list[Filling]:
         own = replace(config, seed=config.stream(number))
-        return infill(mlm, texts[number], own, samples=samples, method=method)
+        return fill_gaps(mlm, texts[number], own, samples=samples, method=method)
 
-    for found in ranks.in_turn(range(len(texts)), one):
-        yield [Filling(*filling) for filling in found]
+    for rows in ranks.in_turn(range(len(texts)), fill):
+        yield [Filling(*row) for row in rows]
 
 
-def infill(
-    mlm: TextModel, text: str, config: SamplingConfig, *, samples: int, method: Method = "mh"
+def fill_gaps(
+    mlm: TextModel, text: str, config: SamplingConfig, *, samples: int, method: str
 ) -> list[Filling]:
-    """The distinct fillings among so many samples, lowest energy first.
+    """Find the distinct fillings of one text, lowest energy first.
 
-    - mh: chains over the gaps together; shares tend to exp(-E), the joint distribution.
-    - in-turn: gaps filled one after another, in random order: independent, but of another law.
-    - greedy: the likeliest token of each gap, all masked together: one filling.
-
-    Args:
-        mlm: the masked language model.
-        text: with gaps, `[MASK]`.
-        config: of the chains; the number of sweeps follows from `samples` and the burn-in.
-        samples: number of samples.
-        method: how they are drawn.
+    The number of sweeps follows from the number of samples and the burn-in.
     """
-    rng = torch.Generator().manual_seed(config.seed)
+    rng = generator(config, 0)
     if method == "mh":
         chains = min(config.chains, samples)
         sweeps = config.burn_in + math.ceil(samples / chains)
-        made = sampler(mlm, [text], replace(config, chains=chains, sweeps=sweeps))
-        kept = [r.state for r in sample(made, rng) if r.phase == "sample"]
-        found = [(state.tokens, state.energy) for state in kept]
+        chosen = sampler(mlm, [text], replace(config, chains=chains, sweeps=sweeps))
+        states = [record.state for record in chosen.run(rng) if record.phase == "sample"]
     else:
-        number = 1 if method == "greedy" else samples
-        made = sampler(mlm, [text], replace(config, chains=number, start=method))
-        state = made.kernel(1.0).init(made.start(rng))
-        found = [(state.tokens, state.energy)]
-    return fillings(mlm, made.tokens[0] == mlm.mask_id, found, samples)
+        greedy = replace(config, chains=1, start="greedy")
+        in_turn = replace(config, chains=samples, start="in-turn")
+        chosen = sampler(mlm, [text], greedy if method == "greedy" else in_turn)
+        states = [chosen.kernel(1.0).init(chosen.start(rng))]
+    return fillings(mlm, chosen.tokens[0] == mlm.mask_id, states, samples)
 
 
 def fillings(
-    mlm: TextModel,
-    gaps: Tensor,
-    found: Iterable[tuple[Int[Tensor, "chain time"], Float[Tensor, " chain"]]],
-    samples: int,
+    mlm: TextModel, gaps: Tensor, states: Iterable[ChainState], samples: int
 ) -> list[Filling]:
-    """Distinct texts with their shares, lowest energy first."""
+    """Count the distinct texts among the first samples; the lowest energy comes first."""
     drawn = [
-        (tuple(row), e)
-        for tokens, energy in found
-        for row, e in zip(tokens.tolist(), energy.tolist(), strict=True)
+        (tuple(row), energy)
+        for state in states
+        for row, energy in zip(state.tokens.tolist(), state.energy.tolist(), strict=True)
     ][:samples]
     energies = dict(drawn)
     times = Counter(row for row, _ in drawn)
-    made = []
+    distinct = []
     for row in sorted(times, key=lambda row: (energies[row], row)):
         ids = torch.tensor(row)
         tokens = mlm.token_names(ids[gaps].tolist())
         share = times[row] / len(drawn)
-        made.append(Filling(mlm.decode(ids[None])[0], tokens, share, energies[row]))
-    return made
+        distinct.append(Filling(mlm.decode(ids[None])[0], tokens, share, energies[row]))
+    return distinct

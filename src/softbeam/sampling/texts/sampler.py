@@ -1,7 +1,8 @@
-"""Sampling from a masked language model: texts in, records of all chains out, sweep by sweep.
+"""Build the sampler of some texts: texts and settings in, records of all chains out.
 
-Chains are rows: each text as often as it has chains. Where a text has gaps, they alone are sampled
-unless the whole text is free; the tokenizer's frame and padding never are.
+Chains are rows: every text is repeated once for each of its chains. Where a text has gaps, only the
+gaps are sampled unless the settings free the whole text. The tokens that the tokenizer adds around
+a text (such as `[CLS]`) and padding are never sampled.
 """
 
 import warnings
@@ -23,7 +24,7 @@ from softbeam.sampling.chains import (
     fill_greedily,
     fill_in_turn,
     fill_randomly,
-    run,
+    run_chains,
 )
 from softbeam.sampling.energies import LocalEnergy, RawEnergy, StridedEnergy, WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
@@ -36,81 +37,128 @@ from softbeam.types import ChainState, Energy, Kernel, Propose, TextModel
 
 
 class Sampler(NamedTuple):
-    """Everything that is fixed while chains run."""
+    """Chains over texts, ready to run: everything that stays fixed from sweep to sweep."""
 
-    tokens: Int[Tensor, "chain time"]  # the texts, a mask in each gap
-    free: Bool[Tensor, "chain time"]
-    start: Callable[[Generator], Tensor]  # texts without gaps
-    kernel: Callable[[float], Kernel]  # at a temperature of the target
-    warm_up: Kernel  # of forced sweeps
+    tokens: Int[Tensor, "chain time"]  # the texts, with a mask in each gap
+    free: Bool[Tensor, "chain time"]  # the positions that are sampled
+    start: Callable[[Generator], Tensor]  # draws texts without gaps
+    kernel: Callable[[float], Kernel]  # the kernel at a temperature of the target
+    warm_up: Kernel  # the kernel of forced sweeps
     plan: Plan
+
+    def run(
+        self, rng: Generator, *, state: ChainState | None = None, first: int = 0
+    ) -> Iterator[Record]:
+        """Yield a record of all chains after each sweep.
+
+        To continue a run, pass the state of its last record, the number of the next sweep as
+        `first`, and the generator as it was then: the chains are the same.
+        """
+        return run_chains(
+            self.kernel,
+            self.start(rng) if state is None else state,
+            self.free,
+            plan=self.plan,
+            rng=rng,
+            warm_up=self.warm_up,
+            first=first,
+        )
+
+
+class Ingredients(NamedTuple):
+    """What kernels and starting points are built from."""
+
+    tokens: Int[Tensor, "chain time"]
+    free: Bool[Tensor, "chain time"]
+    allowed: Bool[Tensor, " vocab"]
+    energy: Energy  # of the target
+    cheap: Energy  # an approximation of `energy`, for delayed acceptance
+    propose: Propose
+    conditionals: MaskedConditionals  # of the model, at temperature 1
+
+
+# The kernel "mh" has a new cache in each sweep. So a sweep depends on its first state alone, and
+# continuing from a checkpoint repeats it to the last bit.
+KERNELS: dict[str, Callable[[Ingredients, float], Kernel]] = {
+    "mh": lambda of, t: fast_metropolis_hastings(of.energy, of.propose, temperature=t),
+    "gibbs": lambda of, t: degenerate_gibbs(of.propose, of.energy),
+    "exact-gibbs": lambda of, t: exact_gibbs(of.energy, allowed=of.allowed, temperature=t),
+    "delayed": lambda of, t: delayed_acceptance(of.cheap, of.energy, of.propose, temperature=t),
+}
+STARTS: dict[str, Callable[[Ingredients, Generator], Tensor]] = {
+    "in-turn": lambda of, rng: fill_in_turn(of.conditionals, of.tokens, of.free, rng),
+    "greedy": lambda of, rng: fill_greedily(of.conditionals, of.tokens, of.free),
+    "random": lambda of, rng: fill_randomly(of.tokens, of.free, of.allowed, rng),
+    "text": lambda of, rng: of.tokens,
+}
+BLOCKS: dict[str, Blocks] = {"linear": LinearBlocks(), "random": RandomBlocks()}
+ENERGIES: dict[str, Callable[..., Energy]] = {"local": LocalEnergy, "raw": RawEnergy}
 
 
 def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sampler:
-    """The sampler of these texts, row i * chains + c being chain c of text i."""
+    """Build the sampler of these texts; row i * chains + c is chain c of text i.
+
+    Raises UserError if a text cannot be sampled with these settings.
+    """
     tokens, free = text_rows(mlm, texts, config)
     allowed = allowed_tokens(mlm, config.allowed)
     terms = composed(mlm, texts, tokens, config)
-    exact = WeightedSum([(1.0, ENERGIES[config.energy](mlm, rows=config.rows)), *terms])
-    cheap = WeightedSum([(1.0, StridedEnergy(mlm, rows=config.rows)), *terms])
-    conditionals = MaskedConditionals(mlm, allowed=allowed, rows=config.rows)
-    propose = proposals(mlm, allowed, config)
-
-    def kernel(temperature: float) -> Kernel:
-        if config.kernel == "gibbs":
-            return degenerate_gibbs(propose, exact)
-        if config.kernel == "exact-gibbs":
-            return exact_gibbs(exact, allowed=allowed, temperature=temperature)
-        if config.kernel == "delayed":
-            return delayed_acceptance(cheap, exact, propose, temperature=temperature)
-        # A cache of its own for each sweep: a sweep depends on its start alone, so that going on
-        # from a checkpoint repeats it to the last bit.
-        return fast_metropolis_hastings(exact, propose, temperature=temperature)
-
-    def start(rng: Generator) -> Tensor:
-        if config.start == "text":
-            return tokens
-        if config.start == "greedy":
-            return fill_greedily(conditionals, tokens, free)
-        if config.start == "random":
-            return fill_randomly(tokens, free, allowed, rng)
-        return fill_in_turn(conditionals, tokens, free, rng)
-
+    of = Ingredients(
+        tokens,
+        free,
+        allowed,
+        energy=WeightedSum([(1.0, ENERGIES[config.energy](mlm, rows=config.rows)), *terms]),
+        cheap=WeightedSum([(1.0, StridedEnergy(mlm, rows=config.rows)), *terms]),
+        propose=proposals(mlm, allowed, config),
+        conditionals=MaskedConditionals(mlm, allowed=allowed, rows=config.rows),
+    )
     if config.start == "text":
-        check_start(mlm, tokens, free, allowed, config)
-    return Sampler(tokens, free, start, kernel, degenerate_gibbs(propose, exact), plan(config))
-
-
-def sample(
-    chains: Sampler, rng: Generator, *, state: ChainState | None = None, first: int = 0
-) -> Iterator[Record]:
-    """A record of all chains for each sweep; from a record's state, with the generator as it was
-    then and the next sweep as `first`, the same chains go on."""
-    return run(
-        chains.kernel,
-        chains.start(rng) if state is None else state,
-        chains.free,
-        plan=chains.plan,
-        rng=rng,
-        warm_up=chains.warm_up,
-        first=first,
+        check_start(mlm, of, config)
+    return Sampler(
+        tokens,
+        free,
+        start=lambda rng: STARTS[config.start](of, rng),
+        kernel=lambda temperature: KERNELS[config.kernel](of, temperature),
+        warm_up=degenerate_gibbs(of.propose, of.energy),
+        plan=plan(config),
     )
 
 
 def plan(config: SamplingConfig) -> Plan:
-    blocks: Blocks
-    if isinstance(config.block, int):
-        blocks = ConstantBlocks(size=config.block)
-    else:
-        blocks = LinearBlocks() if config.block == "linear" else RandomBlocks()
+    """Make the plan of the sweeps that the settings describe."""
+    block = config.block
     return Plan(
         sweeps=config.sweeps,
         burn_in=config.burn_in,
         forced=config.forced,
         order=config.order,
-        blocks=blocks,
+        blocks=ConstantBlocks(size=block) if isinstance(block, int) else BLOCKS[block],
         temperature=config.target_temperature,
     )
+
+
+# Groups of texts
+
+
+def samplers(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> list[Sampler]:
+    """Build a sampler for each group of texts that run side by side."""
+    return [sampler(mlm, group, config) for group in grouped(texts, config)]
+
+
+def grouped(texts: Sequence[str], config: SamplingConfig) -> list[Sequence[str]]:
+    """Split texts into groups of at most `at_once` chains; a group has at least one text."""
+    size = group_size(config)
+    return [texts[i : i + size] for i in range(0, max(len(texts), 1), size)]
+
+
+def group_size(config: SamplingConfig) -> int:
+    """The number of texts in a group."""
+    return max(1, config.at_once // config.chains)
+
+
+def generator(config: SamplingConfig, group: int) -> Generator:
+    """The random number generator of a group of texts."""
+    return torch.Generator().manual_seed(config.stream(group))
 
 
 # Texts
@@ -119,7 +167,7 @@ def plan(config: SamplingConfig) -> Plan:
 def text_rows(
     mlm: TextModel, texts: Sequence[str], config: SamplingConfig
 ) -> tuple[Int[Tensor, "chain time"], Bool[Tensor, "chain time"]]:
-    """The tokens of each chain, and the positions that are sampled."""
+    """Encode the texts: the tokens of each chain, and the positions that are sampled."""
     if not texts:
         raise UserError("there is no text to sample")
     prompts = mlm.encode(texts)
@@ -135,28 +183,29 @@ def text_rows(
     return tuple(table.repeat_interleave(config.chains, 0) for table in (prompts.tokens, free))  # type: ignore[return-value]
 
 
-def check_start(
-    mlm: TextModel, tokens: Tensor, free: Tensor, allowed: Tensor, config: SamplingConfig
-) -> None:
-    """A sentence if chains cannot start from the texts as they are."""
-    gaps = tokens == mlm.mask_id
+def check_start(mlm: TextModel, of: Ingredients, config: SamplingConfig) -> None:
+    """Raise UserError if chains cannot start from the texts as they are."""
+    gaps = of.tokens == mlm.mask_id
     if bool(gaps.any()):
         row = int(gaps.any(-1).nonzero()[0])
         raise UserError(
             f"--start text: text {row // config.chains} has {int(gaps[row].sum())} gaps; "
             "in-turn, greedy and random fill them"
         )
-    foreign = free & ~may_stand(tokens, allowed)
+    foreign = of.free & ~may_stand(of.tokens, of.allowed)
     if bool(foreign.any()):
         row, time = foreign.nonzero()[0].tolist()
-        token = mlm.token_names([int(tokens[row, time])])[0]
+        token = mlm.token_names([int(of.tokens[row, time])])[0]
         raise UserError(
             f"--start text: text {row // config.chains} has {token!r}, not among --allowed"
         )
 
 
 def allowed_tokens(mlm: TextModel, tokens: Sequence[str]) -> Bool[Tensor, " vocab"]:
-    """The set of these tokens, or all that the model allows if there are none."""
+    """Mark these tokens in the vocabulary; without any, all tokens that the model allows.
+
+    Raises UserError if the model has no such token, or never samples it.
+    """
     if not tokens:
         return mlm.allowed
     ids = []
@@ -171,26 +220,27 @@ def allowed_tokens(mlm: TextModel, tokens: Sequence[str]) -> Bool[Tensor, " voca
 
 # Targets and proposals
 
-ENERGIES: dict[str, Callable[..., Energy]] = {"local": LocalEnergy, "raw": RawEnergy}
-
 
 def composed(
     mlm: TextModel, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
 ) -> list[tuple[float, Energy]]:
-    """The weighted terms of the energy beside the model's own."""
+    """List the weighted terms that the settings add to the model's energy."""
     terms: list[tuple[float, Energy]] = []
     if config.near is not None:
         terms.append((config.near_weight, distance(mlm, texts, tokens, config)))
     if config.lexicon:
-        found = PhraseCount(phrases(mlm, config.lexicon))
-        terms.append((-config.lexicon_weight, found))
+        occurrences = PhraseCount(phrases(mlm, config.lexicon))
+        terms.append((-config.lexicon_weight, occurrences))
     return terms
 
 
 def distance(
     mlm: TextModel, texts: Sequence[str], tokens: Tensor, config: SamplingConfig
 ) -> Energy:
-    """How far each chain is from what it is to stay near to."""
+    """Build the distance of each chain to the text of `near`.
+
+    Raises UserError if a Hamming distance is between texts of different lengths.
+    """
     assert config.near is not None
     others = list(texts) if config.near == "self" else [config.near] * len(texts)
     near = mlm.encode(others).tokens.repeat_interleave(config.chains, 0)
@@ -208,22 +258,26 @@ def distance(
 
 
 def phrases(mlm: TextModel, words: Sequence[str]) -> list[list[int]]:
-    """The tokens of each word, as it stands at the beginning and inside of a text."""
-    found = {}
+    """The tokens of each word, both at the beginning of a text and inside of it.
+
+    Raises UserError if the model has no tokens for a word.
+    """
+    forms = {}
     for word in words:
         for form in (word, f" {word}"):
             ids = mlm.word_ids(form)
             if ids and all(bool(mlm.allowed[i]) for i in ids):
-                found[tuple(ids)] = word
-        if word not in found.values():
+                forms[tuple(ids)] = word
+        if word not in forms.values():
             raise UserError(f"--lexicon: the model has no tokens for {word!r}")
-    return [list(ids) for ids in found]
+    return [list(ids) for ids in forms]
 
 
 def proposals(mlm: TextModel, allowed: Bool[Tensor, " vocab"], config: SamplingConfig) -> Propose:
+    """Build the proposal distribution that the settings describe."""
     if config.proposal == "uniform":
         return UniformProposals(allowed)
-    with warnings.catch_warnings():  # config.caveats() says it
+    with warnings.catch_warnings():  # `config.caveats()` reports it
         warnings.simplefilter("ignore", ReducibleWarning)
         return MaskedConditionals(
             mlm,

@@ -1,11 +1,14 @@
-"""What a sampler is told: a frozen dataclass, whose fields are the flags of `softbeam sample`."""
+"""Settings of a sampler: a frozen dataclass, whose fields are the flags of `softbeam sample`."""
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin
 
 from softbeam.errors import LARGEST_SEED, UserError, limited
 from softbeam.schedules import Constant, Linear, Schedule
+
+# Fields that infilling has no use for, or decides itself.
+NOT_OF_INFILL = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,34 +16,35 @@ class SamplingConfig:
     """Target, proposals, kernel and sweeps of chains over the texts of a masked language model.
 
     Args:
-        chains: for each text
-        sweeps: passes over the free positions, burn-in included
-        burn_in: sweeps at the start that no statistics count
-        forced: sweeps of the burn-in that accept every proposal; they are not exact
-        energy: the target is exp(-energy): local, of log-probabilities, or raw, of logits
-        temperature: of the target
-        anneal: start,slope,floor of the target's temperature by the sweep; not one target then
-        kernel: mh, exact; exact-gibbs, exact and dear; delayed, mh with a cheap energy first; gibbs
-            accepts everything, and is not exact
-        proposal: masked, the model's conditionals; or uniform
-        proposal_temperature: of the proposals alone
-        nucleus: propose out of the smallest set of this probability
-        epsilon: share of the whole conditionals; without it a nucleus leaves texts unreached
-        block: positions masked together: a number; linear, from half of them down to 1; or random
-        order: of the positions in a sweep
-        start: how chains begin: gaps filled in-turn (dispersed, as R-hat wants it), greedy, random;
-            or text, as given
-        free: positions that are sampled: those of each [MASK], or all
-        near: a text to stay near to; self is each text itself
+        chains: Markov chains for each text
+        sweeps: passes over the free positions, including the burn-in
+        burn_in: sweeps at the start that are left out of samples and statistics
+        forced: sweeps of the burn-in that accept every proposal, so they are not exact
+        energy: the target is exp(-energy); local sums log-probabilities, raw sums logits
+        temperature: temperature of the target
+        anneal: start,slope,floor of a temperature of the target that changes with every sweep
+        kernel: mh (exact); exact-gibbs (exact, slow); delayed (exact, screens proposals with a
+            cheap energy); gibbs (accepts every proposal, not exact)
+        proposal: masked (the model's conditional distributions) or uniform
+        proposal_temperature: temperature of the proposals alone
+        nucleus: propose only tokens of the smallest set that has this probability
+        epsilon: probability of proposing from all tokens in spite of --nucleus; with 0, some texts
+            are never reached
+        block: positions masked together; a number, linear (from half of them down to 1) or random
+        order: order of the positions in a sweep
+        start: how chains start; gaps filled in-turn (dispersed, as R-hat assumes), greedy or
+            random, or the text as it is
+        free: positions that are sampled; those of each [MASK], or all
+        near: a text to stay close to; self is the text itself
         near_weight: energy of each position, or edit, that differs from --near
-        near_distance: hamming, of a text of the same length, or edit, of any
+        near_distance: hamming (needs a text of the same length) or edit (any length)
         lexicon: words to favour
-        lexicon_weight: energy that each occurrence of a word of the lexicon takes away
-        allowed: tokens that alone may be sampled
-        seed: of all randomness
-        dtype: of the model's numbers
-        rows: largest number of masked rows given to the model at once
-        at_once: chains run side by side; further texts wait, or are other processes'
+        lexicon_weight: how much each occurrence of a word of the lexicon lowers the energy
+        allowed: the only tokens that may be sampled
+        seed: seed of all random numbers
+        dtype: number format of the model
+        rows: largest number of masked rows that the model gets at once
+        at_once: chains that run side by side; more texts run after them, or in other processes
     """
 
     chains: int = 8
@@ -71,36 +75,34 @@ class SamplingConfig:
     at_once: int = 64
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            if get_origin(f.type) is Literal:
+                check_choice(flag(f.name), getattr(self, f.name), get_args(f.type))
         for name in ("chains", "sweeps", "rows", "at_once"):
             limited(flag(name), getattr(self, name), least=1)
-        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
         for name in ("temperature", "proposal_temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: must be above 0")
+            limited(flag(name), getattr(self, name), above=0)
         for name in ("near_weight", "lexicon_weight"):
-            if not math.isfinite(getattr(self, name)):
-                raise UserError(f"{flag(name)} {getattr(self, name)}: must be finite")
-        if not 0 < self.nucleus <= 1:
-            raise UserError(f"--nucleus {self.nucleus}: must be above 0 and at most 1")
-        if not 0 <= self.epsilon <= 1:
-            raise UserError(f"--epsilon {self.epsilon}: must be from 0 to 1")
-        if isinstance(self.block, int) and self.block < 1:
-            raise UserError(f"--block {self.block}: must be at least 1")
-        if not 0 <= self.burn_in < self.sweeps:
-            raise UserError(f"--burn-in {self.burn_in}: must be from 0 to {self.sweeps - 1}")
-        if not 0 <= self.forced <= self.burn_in:
-            raise UserError(f"--forced {self.forced}: must be from 0 to {self.burn_in}, --burn-in")
-        self._check_temperatures()
+            limited(flag(name), getattr(self, name))
+        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
+        limited("--nucleus", self.nucleus, above=0, most=1)
+        limited("--epsilon", self.epsilon, least=0, most=1)
+        limited("--burn-in", self.burn_in, least=0, below=self.sweeps)
+        limited("--forced", self.forced, least=0, most=self.burn_in)
+        if isinstance(self.block, int):
+            limited("--block", self.block, least=1)
+        else:
+            check_choice("--block", self.block, ("linear", "random"))
+        if self.anneal is not None:
+            self._check_anneal(*self.anneal)
         self._check_kernel()
 
-    def _check_temperatures(self) -> None:
-        if self.anneal is None:
-            return
+    def _check_anneal(self, start: float, slope: float, floor: float) -> None:
         if self.temperature != 1:
             raise UserError(f"--temperature {self.temperature}: --anneal gives the temperature")
-        start, _, floor = self.anneal
-        if not (0 < floor <= start):
-            raise UserError(f"--anneal: its floor {floor} must be above 0 and at most {start}")
+        limited("--anneal: its start", start)
+        limited("--anneal: its slope", slope)
+        limited("--anneal: its floor", floor, above=0, most=start)
 
     def _check_kernel(self) -> None:
         if self.kernel == "exact-gibbs" and self.block != 1:
@@ -112,34 +114,60 @@ class SamplingConfig:
 
     @property
     def target_temperature(self) -> Schedule:
-        """The target's temperature by the sweep."""
+        """The target's temperature in each sweep."""
         if self.anneal is None:
             return Constant(value=self.temperature)
         start, slope, floor = self.anneal
         return Linear(start=start, slope=slope, floor=floor)
 
     def stream(self, number: int) -> int:
-        """The seed of a text, or of texts side by side; that of the first is the seed itself."""
+        """The seed of a text, or of a group of texts; number 0 has the seed itself."""
         return (self.seed + 1_000_003 * number) % (LARGEST_SEED + 1)
 
     def caveats(self) -> list[str]:
-        """What keeps the samples from being those of exp(-energy / temperature), a sentence each.
+        """List the reasons why samples are not those of exp(-energy / temperature).
 
-        Chains that have not mixed are another matter: R-hat is about them.
+        Chains that have not mixed yet are not among them; R-hat shows those.
         """
-        found = []
+        reasons = []
         if self.kernel == "gibbs":
-            found.append(
+            reasons.append(
                 "--kernel gibbs accepts every proposal: its samples are not those of exp(-energy)"
             )
         if self.anneal is not None:
-            found.append("--anneal changes the target by the sweep: the last sweeps are its modes")
-        if self.proposal == "masked" and self.nucleus < 1 and self.epsilon == 0:
-            found.append(
-                f"--nucleus {self.nucleus} leaves some texts unreached and does not leave tokens "
-                "outside of their nucleus (stuck); --epsilon 0.05 mends both"
+            reasons.append(
+                "--anneal changes the target in every sweep: the last sweeps are near its modes"
             )
-        return found
+        if self.proposal == "masked" and self.nucleus < 1 and self.epsilon == 0:
+            reasons.append(
+                f"--nucleus {self.nucleus} never reaches some texts, and cannot leave tokens "
+                "outside of their nucleus (stuck); --epsilon 0.05 solves both"
+            )
+        return reasons
+
+
+def infill_settings(overrides: dict[str, Any]) -> SamplingConfig:
+    """Make settings for infilling, which finds the number of sweeps itself."""
+    burn_in = overrides.get("burn_in", SamplingConfig.burn_in)
+    limited("--burn-in", burn_in, least=0)
+    settings = SamplingConfig(burn_in=0, sweeps=burn_in + 1)
+    return overridden(settings, {"burn_in": burn_in} | overrides, without=NOT_OF_INFILL)
+
+
+def overridden(
+    settings: SamplingConfig, overrides: dict[str, Any], *, without: Sequence[str] = ()
+) -> SamplingConfig:
+    """Replace fields of the settings. Raises TypeError if a name is not one of them."""
+    names = [f.name for f in fields(SamplingConfig) if f.name not in without]
+    if unknown := [name for name in overrides if name not in names]:
+        raise TypeError(f"{unknown[0]!r} is not a setting; there are {', '.join(names)}")
+    return replace(settings, **overrides)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise UserError that lists the choices if a value is none of them."""
+    if value not in choices:
+        raise UserError(f"{name} {value}: must be one of {', '.join(choices)}")
 
 
 def flag(name: str) -> str:

@@ -1,0 +1,108 @@
+"""Sample, score and fill in texts: the functions behind `softbeam sample`, `score` and `infill`."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from softbeam.runtime import ranks
+from softbeam.sampling.chains import Trace, side_by_side, trace
+from softbeam.sampling.diagnostics import Mixing, mixing
+from softbeam.sampling.texts.infill import Filling, Method, fill_texts
+from softbeam.sampling.texts.sampler import generator, samplers
+from softbeam.sampling.texts.score import Scored, score_texts
+from softbeam.sampling.texts.settings import SamplingConfig, infill_settings, overridden
+from softbeam.types import TextModel
+
+DEFAULTS = SamplingConfig()
+
+
+class Samples(NamedTuple):
+    """Samples of one or several texts; the trace also has the burn-in."""
+
+    texts: list[list[str]]  #: samples of each prompt after the burn-in, sweep by sweep
+    energy: Float[Tensor, "prompt sweep chain"]  #: energies of `texts`
+    trace: Trace  #: all sweeps; column `prompt * chains + chain` is a chain of a prompt
+
+    def summary(self) -> list[Mixing]:
+        """Compute mean energy, R-hat and effective sample size for each prompt."""
+        return [mixing({"energy": energy})["energy"] for energy in self.energy]
+
+
+def sample(
+    mlm: TextModel,
+    texts: str | Sequence[str],
+    settings: SamplingConfig = DEFAULTS,
+    **overrides: Any,
+) -> Samples:
+    """Run Markov chains over the gaps of texts, and return all samples.
+
+    The samples are those that `softbeam sample` writes with the same settings and number of
+    threads. For long runs prefer the command: it writes samples to a file while they are drawn, and
+    can resume.
+
+    Args:
+        mlm: the model, as `load_mlm` returns it.
+        texts: one or several texts, in which `[MASK]` is a gap of one token.
+        settings: the target, the kernel and the number of chains and sweeps. Its `dtype` is that
+            of the command's model; here the model has its own.
+        overrides: fields of `settings` to replace, as in `sample(mlm, text, chains=4, seed=2)`.
+    """
+    settings = overridden(settings, overrides)
+    prompts = [texts] if isinstance(texts, str) else list(texts)
+    samples: list[list[str]] = []
+    traces = []
+    for number, group in enumerate(samplers(mlm, prompts, settings)):
+        records = list(group.run(generator(settings, number)))
+        traces.append(trace(records))
+        kept = torch.stack([r.state.tokens for r in records if r.phase == "sample"])
+        for rows in kept.unflatten(1, (-1, settings.chains)).transpose(0, 1):
+            samples.append(mlm.decode(rows.flatten(0, 1)))
+    every = side_by_side(traces)
+    energy = every.samples().energy.unflatten(1, (len(prompts), settings.chains))
+    return Samples(samples, energy.transpose(0, 1), every)
+
+
+def score(
+    mlm: TextModel,
+    texts: str | Sequence[str],
+    *,
+    energy: Literal["local", "raw"] = "local",
+    rows: int = 256,
+) -> list[Scored]:
+    """Compute the pseudo-log-likelihood of each text, and of each of its tokens.
+
+    Args:
+        mlm: the model, as `load_mlm` returns it.
+        texts: one or several texts without gaps.
+        energy: local sums log-probabilities; raw sums logits.
+        rows: the largest number of masked rows that the model gets at once.
+    """
+    prompts = [texts] if isinstance(texts, str) else list(texts)
+    with ranks.joined():
+        return list(score_texts(mlm, prompts, energy=energy, rows=rows))
+
+
+def infill(
+    mlm: TextModel, text: str, *, samples: int = 200, method: Method = "mh", **overrides: Any
+) -> list[Filling]:
+    """Find the distinct fillings of all gaps of a text together, lowest energy first.
+
+    - mh: chains over all gaps; the shares approach exp(-energy), the joint distribution.
+    - in-turn: gaps are filled one after another, in random order: independent samples, but not of
+      the joint distribution.
+    - greedy: the likeliest token of each gap, all predicted at once: a single filling.
+
+    Args:
+        mlm: the model, as `load_mlm` returns it.
+        text: a text with gaps, `[MASK]`.
+        samples: the number of samples to draw.
+        method: how to draw them.
+        overrides: fields of `SamplingConfig` to replace, as `chains`, `burn_in` or `seed`; not
+            those that infilling decides itself, as `sweeps`.
+    """
+    settings = infill_settings(overrides)
+    with ranks.joined():
+        return next(fill_texts(mlm, [text], settings, samples=samples, method=method))
