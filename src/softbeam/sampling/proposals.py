@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from softbeam import tensors
 from softbeam.sampling.masking import ROWS, packed_logits
 from softbeam.tensors import Allowed, allowed_at, may_stand
 from softbeam.types import MaskedLM, Proposed
@@ -192,9 +193,7 @@ def within_nucleus(
 
     Of equally likely tokens the first enter first.
     """
-    p, order = log_p.exp().sort(dim=-1, descending=True, stable=True)
-    inside = p.cumsum(-1) - p < nucleus  # what comes before does not suffice
-    inside = torch.zeros_like(inside).scatter(-1, order, inside)
+    inside = tensors.nucleus(log_p.exp(), nucleus)
     return log_p.masked_fill(~inside, float("-inf")).log_softmax(-1)
 
 
