@@ -3,6 +3,8 @@
 import argparse
 import re
 import shlex
+import textwrap
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -29,16 +31,25 @@ TRAIN_ALIASES = {
 }  # and selection_beam
 
 
-SHORT_FORMS = """
-short forms:
-  --objective NAME         --finetune.objective: cross-entropy, self-normalized, scheduled-sampling,
-                           two-pass-scheduled-sampling, direct-loss, soft-hinge, hard-hinge,
-                           beam-search-optimization, beam-crf, minimum-risk or reinforce, after
-                           the first stage
-  --beam K                 --finetune.objective.k, and --select.k if dev is searched with a beam
-  --select NAME            greedy, beam, sample, soft-beam or mask-predict
-  --skip-bad               --data.skip_bad true
-"""
+def short_forms() -> str:
+    """The part of the help that explains short forms, with all objectives and searches."""
+    return "\n".join(
+        [
+            "",
+            "short forms:",
+            *explained("--objective NAME", "--finetune.objective: ", objective_names()),
+            *explained("--select NAME", "the search that scores dev: ", SEARCHES),
+            f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
+            f"  {'--skip-bad':24} --data.skip_bad true",
+            "",
+        ]
+    )
+
+
+def explained(flag: str, text: str, names: Iterable[str]) -> list[str]:
+    """A flag and its choices, wrapped."""
+    whole = f"  {flag:24} {text}{', '.join(names)}"
+    return textwrap.wrap(whole, 100, subsequent_indent=" " * 27, break_on_hyphens=False)
 
 
 COMPARE_HELP = """usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
@@ -194,7 +205,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = with_model(RECIPES[words[0]](), words)
     made = run_parser(recipe, parser(f"{command} {words[0]}", RECIPES[words[0]].__doc__ or ""))
-    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + SHORT_FORMS
+    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")

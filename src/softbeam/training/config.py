@@ -27,6 +27,7 @@ from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Cost
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Schedule
+from softbeam.training.kinds import kind_of
 from softbeam.training.searches import FIT, Greedy, Search, from_method, name_of
 
 P = TypeVar("P", bound=ArgumentParser)
@@ -174,14 +175,14 @@ def objective_names() -> dict[str, str]:
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
     for name in ("restarts", "threads", "log_every", "checkpoint_every"):
-        limited(f"--{name}", getattr(config, name), above=0)
-    limited("--skip_nonfinite", config.skip_nonfinite, least=0)
+        limited(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
+    limited("--skip-nonfinite", config.skip_nonfinite, least=0)
     limited("--seed", config.seed, least=0, most=LARGEST_SEED)
     for name in ("pretrain", "finetune"):
         check_stage(name, getattr(config, name), config.model)
     if config.select.left_to_right != config.model.left_to_right:
         raise UserError(f"--select {name_of(config.select)}: {FIT}")
-    if not config.model.left_to_right and config.data.kind == "tagging":
+    if not config.model.left_to_right and not kind_of(config.data).has_end:
         raise UserError("a conditional masked language model has lengths to predict: not for tags")
     if not config.stages:
         raise UserError("nothing to train: both stages have no objective or no epochs")
@@ -191,7 +192,7 @@ def check_stage(name: str, stage: Stage, model: Model) -> None:
     for field in ("tokens", "accumulation", "lr", "clip", "plateau"):
         limited(f"--{name}.{field}", getattr(stage, field), above=0)
     for field in ("epochs", "warmup", "weight_decay"):
-        limited(f"--{name}.{field}", getattr(stage, field), least=0)
+        limited(f"--{name}.{field.replace('_', '-')}", getattr(stage, field), least=0)
     limited(f"--{name}.patience", stage.patience, least=1)
     if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
         kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
