@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.cli.parser import field_docs, parser, say_json, whole_numbers
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import UserError
@@ -24,6 +25,15 @@ from softbeam.training.config import (
 )
 from softbeam.training.recipes import RECIPES
 from softbeam.training.searches import SEARCHES
+
+if TYPE_CHECKING:
+    from softbeam.experiments import compare as comparison
+    from softbeam.experiments import grid_search as sweeping
+    from softbeam.training import api
+else:
+    api = lazy("softbeam.training.api")
+    comparison = lazy("softbeam.experiments.compare")
+    sweeping = lazy("softbeam.experiments.grid_search")
 
 TRAIN_ALIASES = {
     "--objective": "--finetune.objective",
@@ -97,15 +107,18 @@ def train(words: list[str]) -> int:
         print(recipe_list())
         return 0
     config, parsed = parse_run("train", words)
-    from softbeam.training.many import train as run
-
-    knobs = {"quiet": parsed.quiet, "resume": parsed.resume, "workers": workers_of(parsed)}
-    summary = run(config, Path(parsed.out), **knobs)
+    run = api.train(
+        config,
+        parsed.out,
+        quiet=parsed.quiet,
+        resume=parsed.resume,
+        workers=workers_of(parsed),
+    )
     if not ranks.first():
         return 0
-    show_summary(parsed.out, summary)
+    show_summary(parsed.out, run.summary)
     if parsed.json:
-        say_json({"run": parsed.out} | summary)
+        say_json({"run": parsed.out} | run.summary)
     return 0
 
 
@@ -124,8 +137,6 @@ def compare(words: list[str]) -> int:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     configs = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
     made = [(name, parse_run("compare", line)[0]) for name, line in configs]
-    from softbeam.experiments import compare as comparison
-
     found = comparison.compare(
         [comparison.Trial(name, config) for name, config in made],
         seeds,
@@ -160,8 +171,6 @@ def sweep(words: list[str]) -> int:
         if name in made:
             raise UserError(f"--over: two combinations would both be called {name}")
         made[name] = parse_run("sweep", [words[0], *shared, *flags])[0]
-    from softbeam.experiments import grid_search as sweeping
-
     knobs = {"workers": workers_of(parsed), "quiet": parsed.quiet}
     found = sweeping.sweep(made, seeds, Path(parsed.out), **knobs)
     print(sweeping.as_text(found))

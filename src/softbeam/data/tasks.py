@@ -1,6 +1,7 @@
 """Where examples come from: one frozen dataclass for each kind of file or built-in corpus."""
 
 import hashlib
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +13,12 @@ from softbeam.data import catalogue, readers
 from softbeam.data.alignment import align, learn_costs
 from softbeam.data.readers import BadLines, Example, Pronunciation
 from softbeam.errors import UserError, limited
+from softbeam.runtime.files import read_rows
 
 KindName = Literal["tagging", "transcription", "translation"]
+Side = str | Sequence[str]  # a text, or its tokens
+Pair = tuple[Side, Side]
+EXAMPLES = "examples.jsonl"  # in a run's folder: examples that were given in memory
 
 
 @dataclass
@@ -245,6 +250,65 @@ class Supertags(Task):
         is_auto = path.removesuffix(".gz").endswith(".auto")
         reader = readers.read_ccg_auto if is_auto else readers.read_supertags
         return reader(path, composite=self.composite, bad=bad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InMemory(Task):
+    """Examples that were given in memory; the folder of their run keeps them in a file.
+
+    Args:
+        kind: what outputs are: tagging, transcription or translation.
+        digest: SHA-256 of the file, so that other examples are another task.
+        folder: where the file is; a run that is loaded from elsewhere takes its own folder.
+        dev_share: share of the examples held out when there are none for dev.
+    """
+
+    kind: KindName = "tagging"  # type: ignore[misc]  # of each instance, not of the class
+    digest: str = ""
+    folder: str = field(default="", compare=False)
+    dev_share: float = 0.1
+
+    @classmethod
+    def of(
+        cls, folder: Path, kind: KindName, train: Iterable[Pair], dev: Iterable[Pair] | None = None
+    ) -> tuple["InMemory", str]:
+        """Make the task of examples, and the text of the file that is to hold them.
+
+        Raises UserError if an example has no source, or a tagging example not one label a token.
+        """
+        lines = []
+        for split, pairs in (("train", train), ("dev", dev or ())):
+            for number, (source, target) in enumerate(pairs, 1):
+                sides = [s.split() if isinstance(s, str) else list(s) for s in (source, target)]
+                check_pair(f"{split} example {number}", kind, *sides)
+                row = {"split": split, "source": sides[0], "target": sides[1]}
+                lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        text = "".join(lines)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return cls(kind=kind, digest=digest, folder=str(folder)), text
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        path = Path(self.folder) / EXAMPLES
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != self.digest:
+            raise UserError(f"{path} has changed: it holds other examples than the run's")
+        splits: dict[str, list[Example]] = {"train": []}
+        for row in read_rows(path, "an example", {"split": str, "source": list, "target": list}):
+            example = Example(tuple(row["source"]), tuple(row["target"]))
+            splits.setdefault(row["split"], []).append(example)
+        if "dev" not in splits:
+            parts = held_out(splits["train"], self.dev_share)
+            splits["dev"] = parts["dev"] if all(parts.values()) else splits["train"]
+            splits["train"] = parts["train"] if all(parts.values()) else splits["train"]
+        return Corpus(splits, {"examples": str(path)})
+
+
+def check_pair(what: str, kind: KindName, source: list[str], target: list[str]) -> None:
+    """Raises UserError if an example cannot be of a kind of task."""
+    if not source:
+        raise UserError(f"{what}: the source is empty")
+    if kind == "tagging" and len(source) != len(target):
+        sizes = f"{len(source)} tokens but {len(target)} labels"
+        raise UserError(f"{what}: {sizes}; tagging needs one label for each token")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from softbeam.data.tasks import Stress, Task
+from softbeam.data.tasks import EXAMPLES, InMemory, Stress, Task
 from softbeam.errors import LARGEST_SEED, UserError, limited, reason
 from softbeam.models.specs import Lstm, Model
 from softbeam.objectives import OBJECTIVES
@@ -232,15 +232,18 @@ def to_yaml(config: RunConfig) -> str:
 
 
 def from_yaml(path: Path) -> RunConfig:
-    """A run read from its file, or a sentence that says what is wrong with it."""
+    """Read a run from its file; raises UserError if there is none or it is wrong."""
     if not path.is_file():
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
     check_yaml(path)
-    return parsed_run(str(path), lambda parser: parser.parse_args(["--config", str(path)]))
+    config = parsed_run(str(path), lambda parser: parser.parse_args(["--config", str(path)]))
+    if isinstance(config.data, InMemory) and (path.parent / EXAMPLES).is_file():
+        config = replace(config, data=replace(config.data, folder=str(path.parent)))
+    return config
 
 
 def from_text(text: str) -> RunConfig:
-    """A run that `to_yaml` has printed."""
+    """Read a run that `to_yaml` or `to_json` has printed."""
     return parsed_run("the text", lambda parser: parser.parse_string(text))
 
 
@@ -253,7 +256,7 @@ def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
 
 
 def check_yaml(path: Path) -> None:
-    """A UserError that names a file which holds no YAML mapping."""
+    """Raises UserError if a file holds no YAML mapping."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
