@@ -27,8 +27,7 @@ from softbeam.training.recipes import RECIPES
 from softbeam.training.searches import SEARCHES
 
 if TYPE_CHECKING:
-    from softbeam.experiments import compare as comparison
-    from softbeam.experiments import grid_search as sweeping
+    from softbeam.experiments import compare as comparison, grid_search as sweeping
     from softbeam.training import api
 else:
     api = lazy("softbeam.training.api")

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rapidfuzz.distance import Levenshtein
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
