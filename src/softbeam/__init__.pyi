@@ -20,11 +20,11 @@ from .search.decoders import LocallyNormalized as LocallyNormalized
 from .search.hard import beam_search as beam_search, greedy as greedy
 from .search.soft.decode import soft_beam_decode as soft_beam_decode
 from .search.soft.loop import soft_beam_loss as soft_beam_loss
+from .training.api import train as train
 from .training.huggingface import (
     SearchAwareTrainer as SearchAwareTrainer,
     search_aware_loss as search_aware_loss,
 )
-from .training.many import train as train
 from .training.runs import load_run as load_run
 from .types import Decoder as Decoder, Energy as Energy, Kernel as Kernel, MaskedLM as MaskedLM
 

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import COMMANDS, main
+from softbeam.data import readers, tasks
+from softbeam.reports import analysis
+from softbeam.training import decoding, loop, runs
+from softbeam.training.config import objective_names
 from softbeam.training.recipes import RECIPES
 from support.small_data import write_conll
 
@@ -202,7 +206,9 @@ def test_help_is_helpful_and_loads_nothing_heavy(words):
     assert done.returncode == 0, done.stderr
     assert "usage: softbeam" in done.stdout
     if words[:1] == ["train"] and len(words) > 1:
-        assert "--data.max_length" in done.stdout and "--model.hidden" in done.stdout
+        assert "--data.max-length" in done.stdout and "--model.hidden" in done.stdout
+        assert "--checkpoint-every" in done.stdout and "--checkpoint_every" not in done.stdout
+        assert all(name in done.stdout for name in objective_names())
 
 
 @pytest.mark.slow
@@ -240,3 +246,40 @@ def test_the_package_runs_as_a_module():
     words = [sys.executable, "-m", "softbeam", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("softbeam ")
+
+
+def test_evaluate_reads_and_encodes_the_data_once(run, capsys, monkeypatch):
+    reads, encodings = [], []
+    read, encode = readers.read_columns, runs.encode
+
+    def counted_read(path, **options):
+        reads.append(path)
+        return read(path, **options)
+
+    def counted_encode(examples, codecs):
+        encodings.append(len(examples))
+        return encode(examples, codecs)
+
+    monkeypatch.setattr(tasks, "LOADED", {})
+    monkeypatch.setattr(readers, "read_columns", counted_read)
+    for module in (runs, decoding, analysis):
+        monkeypatch.setattr(module, "encode", counted_encode)
+    words = ["evaluate", str(run), "--against", str(run), "--check-normalization", "--quiet"]
+    assert main(words) == 0
+    assert len(reads) == len(set(reads)) == 2
+    assert encodings == [16, 16], "once with the vocabulary of each run"
+
+
+def test_dev_is_encoded_once_a_run(tmp_path, monkeypatch):
+    encodings = []
+    encode = loop.encode
+    for module in (loop, decoding):
+        monkeypatch.setattr(
+            module,
+            "encode",
+            lambda examples, codecs: encodings.append(len(examples)) or encode(examples, codecs),
+        )
+    words = ["train", "tagging", "--data.train", str(write_conll(tmp_path / "a.conll", 3))]
+    words += ["--data.dev", str(write_conll(tmp_path / "b.conll", 1)), "--pretrain.epochs", "3"]
+    assert main([*words, "--model.hidden", "4", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    assert sorted(encodings) == [8, 24]

@@ -1,10 +1,11 @@
 """Built-in tasks: what is in a split, and that splits do not share words."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from softbeam.data import tasks
+from softbeam.data import readers, tasks
 from softbeam.data.alignment import phonemes_of
 from softbeam.data.readers import Example, Pronunciation
 from softbeam.errors import UserError
@@ -125,3 +126,23 @@ def test_the_catalogue_gives_the_counts_of_its_readmes(catalogued, task, sizes, 
 def test_the_thesis_count_of_phoneme_sequences(catalogued):
     assert len(tasks.phoneme_sequences()) == 77_653
     assert len(tasks.phoneme_sequences(distinct=True)) == 61_144
+
+
+def test_a_corpus_is_read_once_and_again_when_its_file_changes(tmp_path, monkeypatch):
+    reads = []
+    read = readers.read_columns
+    monkeypatch.setattr(
+        readers, "read_columns", lambda path, **options: reads.append(path) or read(path, **options)
+    )
+    train, dev = tmp_path / "a.conll", tmp_path / "b.conll"
+    for path in (train, dev):
+        path.write_text("the D\ncat N\n")
+    task = tasks.Tagging(train=str(train), dev=str(dev))
+    first = task.load()
+    assert tasks.Tagging(train=str(train), dev=str(dev)).load() is first and len(reads) == 2
+    assert len(replace(task, limit=1).load().split("dev")) == 1 and len(reads) == 4
+    dev.write_text("the D\ncat N\n\nthe D\n")
+    assert len(task.load().split("dev")) == 2 and len(reads) == 6
+    dev.unlink()
+    with pytest.raises(UserError, match=r"b\.conll cannot be read"):
+        task.load()

@@ -17,7 +17,6 @@ from softbeam.experiments.samplers.cells import (
     Sampling,
     compute,
     figures_of,
-    quality_counts,
     sample,
     sums_of,
     sums_path,
@@ -36,6 +35,7 @@ from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.mask_predict import mask_predict
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.training.config import to_yaml
+from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import bleu, error_rates
 from softbeam.training.recipes import masked_g2p
 from softbeam.training.searches import Greedy
@@ -218,7 +218,7 @@ def test_drawn_sources_count_as_often_as_they_are_drawn(kind):
         "tokens": np.array([[5.0, 2.0, 5.0]]),
         "proposals": np.array([[10.0, 4.0, 10.0]]),
         "novel": np.array([[1.0, 4.0, 2.0]]),
-        "quality": np.array([quality_counts(kind, texts, golds)]),
+        "quality": np.array([KINDS[kind].samples(golds, texts)]),
     }
     found = figures_of(kind, sums, drawn)
     for place, times in enumerate(drawn.astype(int).tolist()):

@@ -17,7 +17,7 @@ from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.verdicts import judged
 from softbeam.runtime.cells import read_result
-from softbeam.training.evaluation import Scored
+from softbeam.training.kinds import Scored
 
 PRESETS = ("cpu", "paper", "tiny")
 

@@ -26,7 +26,6 @@ from softbeam.reports.analysis import (
     comparable,
     gold_fed_marks,
     labels,
-    length_edges,
     length_ratio,
     marks_by_edits,
     marks_by_position,
@@ -41,7 +40,7 @@ from softbeam.reports.gold_on_beam import Fate
 from softbeam.search.decoders import stepwise_scores
 from softbeam.training import metrics
 from softbeam.training.config import RunConfig, to_yaml
-from softbeam.training.evaluation import Problems
+from softbeam.training.kinds import KINDS, Problems
 from softbeam.training.runs import load_run, save_weights
 from softbeam.training.searches import Beam, Greedy, SoftBeamSearch
 from softbeam.training.vocabularies import make_codecs
@@ -87,9 +86,9 @@ def test_of_several_references_the_nearest_counts():
 
 
 def test_translations_are_compared_in_the_tokens_of_bleu():
-    outputs, golds = comparable("translation", [["A", "dog,", "runs."]], [[("A", "dog.")]])
+    outputs, golds = comparable(KINDS["translation"], [["A", "dog,", "runs."]], [[("A", "dog.")]])
     assert outputs == [["A", "dog", ",", "runs", "."]] and golds == [["A", "dog", "."]]
-    kept, _ = comparable("transcription", [["dog,"]], [[("dog",)]])
+    kept, _ = comparable(KINDS["transcription"], [["dog,"]], [[("dog",)]])
     assert kept == [["dog,"]]
 
 
@@ -190,8 +189,10 @@ def test_translations_by_length_are_those_of_bleu_by_length():
     golds = ["a b c d e", "a b c d e f g", "k l m n o q"]
     sources = [("s",) * n for n in (3, 12, 40)]
     material = Problems(sources, [[tuple(g.split())] for g in golds])
-    edges = length_edges("translation", material)
-    found = quality_by_length("translation", "bleu", [t.split() for t in texts], material, edges)
+    edges = KINDS["translation"].length_edges([len(s) for s in material.sources])
+    found = quality_by_length(
+        KINDS["translation"], "bleu", [t.split() for t in texts], material, edges
+    )
     theirs = metrics.bleu_by_length(texts, [[g] for g in golds], [3, 12, 40])
     for row, other in zip(found, theirs, strict=True):
         assert row.pop("value") == other["score"]
@@ -200,20 +201,20 @@ def test_translations_by_length_are_those_of_bleu_by_length():
 
 def test_other_lengths_are_cut_into_about_five():
     material = Problems([("s",) * n for n in range(1, 101)], [[("x",)]] * 100)
-    edges = length_edges("tagging", material)
+    edges = KINDS["tagging"].length_edges([len(s) for s in material.sources])
     assert edges == [21, 41, 61, 81]
     found = quality_by_length(
-        "transcription", "sequence_error_rate", [["y"]] * 100, material, edges
+        KINDS["transcription"], "sequence_error_rate", [["y"]] * 100, material, edges
     )
     assert [row["sentences"] for row in found] == [21, 20, 20, 20, 19]
     assert [row["value"] for row in found] == [100.0] * 5
     same = Problems([("s", "s")] * 3, [[("x", "x")]] * 3)
-    assert length_edges("tagging", same) == []
+    assert KINDS["tagging"].length_edges([len(s) for s in same.sources]) == []
 
 
 def test_a_bucket_without_spans_has_no_f1():
     material = Problems([("s",), ("s", "s")], [[("O",)], [("B-X", "O")]])
-    found = quality_by_length("tagging", "f1", [["O"], ["B-X", "O"]], material, [1])
+    found = quality_by_length(KINDS["tagging"], "f1", [["O"], ["B-X", "O"]], material, [1])
     assert [row["value"] for row in found] == [None, 100.0]
 
 
@@ -248,7 +249,7 @@ def checked(label: str, shift: float) -> dict:
     codecs = Codecs(Vocabulary(["w"], SOURCE), Vocabulary(["A", "B"]))
     material = Problems([("w",) * 3] * 40, [[(label, label, "A")]] * 40)
     search = Beam(k=3)
-    return check_normalization(AfterBModel(shift), material, "tagging", codecs, search)
+    return check_normalization(AfterBModel(shift), material, KINDS["tagging"], codecs, search)
 
 
 def test_a_local_model_fails_with_raw_scores():
@@ -281,9 +282,9 @@ def test_small_differences_give_no_advice():
 
 def test_a_beam_of_one_cannot_check():
     codecs = Codecs(Vocabulary(["w"], SOURCE), Vocabulary(["A", "B"]))
-    with pytest.raises(ValueError, match="beam=1"):
+    with pytest.raises(ValueError, match="k=1"):
         material = Problems([("w",)], [[("A",)]])
-        check_normalization(AfterBModel(0.0), material, "tagging", codecs, Beam(k=1))
+        check_normalization(AfterBModel(0.0), material, KINDS["tagging"], codecs, Beam(k=1))
 
 
 def test_one_beam_for_all_runs():

@@ -14,11 +14,10 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.training import many
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.training.evaluation import evaluate_split
 from softbeam.training.loop import train
 from softbeam.training.optimization import lr_shape, make_optimizer
 from softbeam.training.recipes import RECIPES
-from softbeam.training.runs import load, load_run, read_metrics
+from softbeam.training.runs import load_run, read_metrics
 from softbeam.training.searches import Beam, Greedy
 from softbeam.types import Batch
 from support.descent import gradients
@@ -78,8 +77,7 @@ def test_a_run_folder_says_everything_and_loads(config, tmp_path):
     assert all(set(n) == {"train", "dev"} and n["dev"]["variance"] >= 0 for n in normalizers)
     facts = json.loads((out / "environment.json").read_text())
     assert facts["packages"]["torch"] and facts["examples"]["train"] == 150
-    again, _ = evaluate_split(load(out, threads=1), "dev", Greedy(), quiet=True)
-    assert again["metrics"] == summary["metrics"]
+    assert load_run(out).evaluate("dev", Greedy()).metrics == summary["metrics"]
 
 
 def test_a_saved_configuration_runs_again_to_the_same_weights(config, tmp_path):

@@ -84,7 +84,7 @@ def test_training_stops_names_the_sentences_and_keeps_its_checkpoint(
         train(config, tmp_path / "x", quiet=True)
     said = str(stop.value)
     assert said.startswith(expected) and "in pretrain, epoch 1, update 8, with" in said
-    assert "--skip_nonfinite N" in said and "the last checkpoint is kept" in said
+    assert "--skip-nonfinite N" in said and "the last checkpoint is kept" in said
     assert seen[7][4] not in said and all(repr(sentence) in said for sentence in seen[7][:3])
     assert "and 2 more" in said
     tensors, facts = load_checkpoint(tmp_path / "x" / "checkpoint.safetensors")
@@ -203,7 +203,7 @@ def test_the_command_says_it_in_one_sentence(config, tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith("softbeam train: the ") and "became" in said
     assert main([*words, "--skip_nonfinite", "-1"]) == 2
-    assert "--skip_nonfinite -1: must be at least 0" in capsys.readouterr().err
+    assert "--skip-nonfinite -1: must be at least 0" in capsys.readouterr().err
 
 
 def test_what_is_finite_passes():

@@ -1,7 +1,8 @@
-"""What the commands share: a parser whose complaints are sentences, lists, JSON."""
+"""What the commands share: a parser with one-line errors, lists, JSON."""
 
 import json
-from collections.abc import Container
+import re
+from collections.abc import Container, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
@@ -14,15 +15,35 @@ from softbeam.runtime import ranks
 
 
 class Parser(ArgumentParser):
-    """A parser whose complaints are one sentence and exit code 2."""
+    """A parser that raises UserError, and whose flags are written with hyphens or underscores."""
 
     more_help = ""  # printed after the options, as it is
 
     def format_help(self, *args: Any, **options: Any) -> str:
-        return str(super().format_help(*args, **options)) + self.more_help
+        return with_hyphens(str(super().format_help(*args, **options)) + self.more_help)
+
+    def parse_args(self, args: Sequence[str], *more: Any, **options: Any) -> Any:  # type: ignore[override]
+        return super().parse_args([self.spelled(word) for word in args], *more, **options)
+
+    def spelled(self, word: str) -> str:
+        """Spell a flag as the parser has it; other words stay as they are."""
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--") or flag in self._option_string_actions:
+            return word
+        hyphens, underscores = with_hyphens(flag), "--" + flag[2:].replace("-", "_")
+        if hyphens in self._option_string_actions:
+            return hyphens + equals + value
+        nested = "." in flag  # a field of a class that is chosen: no flag of the parser itself
+        known = nested or underscores in self._option_string_actions
+        return underscores + equals + value if known else word
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(" ".join(message.split()) if ex is None else reason(ex))
+
+
+def with_hyphens(text: str) -> str:
+    """Write the flags in a text with hyphens: --checkpoint-every."""
+    return re.sub(r"--\w[\w.-]*", lambda flag: flag[0].replace("_", "-"), text)
 
 
 def parser(command: str, description: str, **options: Any) -> Parser:
@@ -30,12 +51,12 @@ def parser(command: str, description: str, **options: Any) -> Parser:
 
 
 def say_json(value: dict[str, Any]) -> None:
-    """One JSON object as the last line."""
+    """Print a JSON object as the last line."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """`1,2,3` as numbers."""
+    """Read `1,2,3` as numbers."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -43,7 +64,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
-    """`--k 3` and `--k 1,3` as the lists [3] and [1,3]."""
+    """Write the values of `--k 3` and `--k 1,3` as the lists [3] and [1,3]."""
     return [
         f"[{word}]" if before in options and not word.startswith("[") else word
         for before, word in zip(["", *words], words, strict=False)
@@ -70,7 +91,7 @@ def add_fields(made: Parser, settings: type, *, skip: Container[str] = ()) -> No
 
 
 def given_texts(parsed: Any) -> list[str]:
-    """The text of `--text`, or the lines of `--input`; - is standard input."""
+    """Return the text of `--text`, or the lines of `--input`; - is standard input."""
     if (parsed.text is None) == (parsed.input is None):
         raise UserError("give either --text TEXT or --input FILE")
     if parsed.text is not None:

@@ -4,13 +4,26 @@ import json
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.cli.parser import Parser, as_lists, field_docs, parser, say_json
 from softbeam.errors import UserError, limited
 from softbeam.runtime.files import write_text
 from softbeam.training.config import CONFIG, from_yaml
 from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search, name_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from softbeam.reports import analysis, analysis_charts, charts
+    from softbeam.training import decoding, runs
+else:
+    torch = lazy("torch")
+    analysis = lazy("softbeam.reports.analysis")
+    analysis_charts = lazy("softbeam.reports.analysis_charts")
+    charts = lazy("softbeam.reports.charts")
+    decoding, runs = lazy("softbeam.training.decoding"), lazy("softbeam.training.runs")
 
 OWN = "the search that chose the run's weights if not given"
 
@@ -25,11 +38,10 @@ def decode(words: list[str]) -> int:
     made.add_argument("--output", type=str, default=None, help="file; standard output if not given")
     made.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
     parsed, search = parse_search(made, words)
-    from softbeam.training import decoding, runs
-
-    run = runs.load(Path(parsed.run), threads=parsed.threads)
+    torch.set_num_threads(parsed.threads)
+    run = runs.load_run(parsed.run)
     lines = decoding.read_inputs(parsed.input)
-    outputs = decoding.decode_lines(run, lines, search, quiet=parsed.quiet)
+    outputs = run.decode(lines, search, quiet=parsed.quiet)
     text = decoding.render(lines, outputs, style=parsed.format, nbest=search.nbest)
     if parsed.output is None:
         sys.stdout.write(text)
@@ -52,34 +64,32 @@ def evaluate(words: list[str]) -> int:
     parsed, search = parse_search(made, words)
     if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
         raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
-    from softbeam.training import evaluation, runs
-
-    run = runs.load(Path(parsed.run), threads=parsed.threads)
-    other = None
-    if parsed.against is not None:
-        other = runs.load(Path(parsed.against), threads=parsed.threads)
-        kind, theirs = run.config.data.kind, other.config.data.kind
-        if kind != theirs:
-            raise UserError(f"--against {parsed.against}: is a run of {theirs}, not of {kind}")
-    found, outputs = evaluation.evaluate_split(run, parsed.split, search, quiet=parsed.quiet)
-    if parsed.output is not None:
-        text = "".join(" ".join(tokens) + "\n" for tokens in outputs)
-        write_text(Path(parsed.output), text)
-    show_figures(found["metrics"])
+    torch.set_num_threads(parsed.threads)
+    run = runs.load_run(parsed.run)
+    other = None if parsed.against is None else runs.load_run(parsed.against)
     if other is not None:
-        found["against"] = evaluation.compare_split(
-            run, outputs, other, parsed.split, search, quiet=parsed.quiet
+        run.check_kind(other)
+    evaluation = run.evaluate(parsed.split, search, quiet=parsed.quiet)
+    if parsed.output is not None:
+        text = "".join(" ".join(tokens) + "\n" for tokens in evaluation.outputs)
+        write_text(Path(parsed.output), text)
+    show_figures(evaluation.metrics)
+    record = {"run": parsed.run} | evaluation.record()
+    if other is not None:
+        comparison = run.compare(
+            other, parsed.split, search, quiet=parsed.quiet, evaluation=evaluation
         )
+        record["against"] = comparison._asdict()
         print(f"\nagainst {parsed.against} (paired bootstrap over sentences)")
-        show_figures(found["against"])
+        show_figures(record["against"])
     if parsed.check_normalization:
-        from softbeam.reports.analysis import check_split
-
-        found["normalization"] = check_split(run, parsed.split, search, quiet=parsed.quiet)
+        record["normalization"] = analysis.check_split(
+            run, parsed.split, search, quiet=parsed.quiet
+        )
         print("\nbeam search with raw and with normalized scores")
-        show_figures({k: v for k, v in found["normalization"].items() if v is not None})
+        show_figures({k: v for k, v in record["normalization"].items() if v is not None})
     if parsed.json:
-        say_json({"run": parsed.run, "split": parsed.split} | found)
+        say_json(record)
     return 0
 
 
@@ -105,13 +115,9 @@ def analyze(words: list[str]) -> int:
     for name, value in [*positive, ("limit", 1 if parsed.limit is None else parsed.limit)]:
         if value < 1:
             raise UserError(f"--{name} {value}: must be at least 1")
-    from softbeam.reports import analysis_charts, charts
-
     out = Path(parsed.out)
     charts.require_charts(out)
-    from softbeam.reports.analysis import analyze as run
-
-    found = run(
+    measures = analysis.analyze(
         [Path(folder) for folder in parsed.runs],
         split=parsed.split,
         beams=parsed.beams,
@@ -120,13 +126,13 @@ def analyze(words: list[str]) -> int:
         threads=parsed.threads,
         quiet=parsed.quiet,
     )
-    print(analysis_charts.as_text(found))
-    write_text(out / "analysis.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    figures = analysis_charts.write_figures(found, out)
+    print(analysis_charts.as_text(measures))
+    write_text(out / "analysis.json", json.dumps(measures, indent=1, ensure_ascii=False) + "\n")
+    figures = analysis_charts.write_figures(measures, out)
     names = ", ".join(dict.fromkeys(path.stem for path in figures))
     print(f"\nin {out}: analysis.json, and as .png and .svg {names}")
     if parsed.json:
-        say_json(found)
+        say_json(measures)
     return 0
 
 

@@ -3,11 +3,14 @@
 import argparse
 import re
 import shlex
+import textwrap
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.cli.parser import field_docs, parser, say_json, whole_numbers
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import UserError
@@ -23,22 +26,39 @@ from softbeam.training.config import (
 from softbeam.training.recipes import RECIPES
 from softbeam.training.searches import SEARCHES
 
+if TYPE_CHECKING:
+    from softbeam.experiments import compare as comparison, grid_search as sweeping
+    from softbeam.training import api
+else:
+    api = lazy("softbeam.training.api")
+    comparison = lazy("softbeam.experiments.compare")
+    sweeping = lazy("softbeam.experiments.grid_search")
+
 TRAIN_ALIASES = {
     "--objective": "--finetune.objective",
     "--beam": "--finetune.objective.k",
 }  # and selection_beam
 
 
-SHORT_FORMS = """
-short forms:
-  --objective NAME         --finetune.objective: cross-entropy, self-normalized, scheduled-sampling,
-                           two-pass-scheduled-sampling, direct-loss, soft-hinge, hard-hinge,
-                           beam-search-optimization, beam-crf, minimum-risk or reinforce, after
-                           the first stage
-  --beam K                 --finetune.objective.k, and --select.k if dev is searched with a beam
-  --select NAME            greedy, beam, sample, soft-beam or mask-predict
-  --skip-bad               --data.skip_bad true
-"""
+def short_forms() -> str:
+    """The part of the help that explains short forms, with all objectives and searches."""
+    return "\n".join(
+        [
+            "",
+            "short forms:",
+            *explained("--objective NAME", "--finetune.objective: ", objective_names()),
+            *explained("--select NAME", "the search that scores dev: ", SEARCHES),
+            f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
+            f"  {'--skip-bad':24} --data.skip_bad true",
+            "",
+        ]
+    )
+
+
+def explained(flag: str, text: str, names: Iterable[str]) -> list[str]:
+    """A flag and its choices, wrapped."""
+    whole = f"  {flag:24} {text}{', '.join(names)}"
+    return textwrap.wrap(whole, 100, subsequent_indent=" " * 27, break_on_hyphens=False)
 
 
 COMPARE_HELP = """usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
@@ -86,15 +106,18 @@ def train(words: list[str]) -> int:
         print(recipe_list())
         return 0
     config, parsed = parse_run("train", words)
-    from softbeam.training.many import train as run
-
-    knobs = {"quiet": parsed.quiet, "resume": parsed.resume, "workers": workers_of(parsed)}
-    summary = run(config, Path(parsed.out), **knobs)
+    run = api.train(
+        config,
+        parsed.out,
+        quiet=parsed.quiet,
+        resume=parsed.resume,
+        workers=workers_of(parsed),
+    )
     if not ranks.first():
         return 0
-    show_summary(parsed.out, summary)
+    show_summary(parsed.out, run.summary)
     if parsed.json:
-        say_json({"run": parsed.out} | summary)
+        say_json({"run": parsed.out} | run.summary)
     return 0
 
 
@@ -113,8 +136,6 @@ def compare(words: list[str]) -> int:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     configs = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
     made = [(name, parse_run("compare", line)[0]) for name, line in configs]
-    from softbeam.experiments import compare as comparison
-
     found = comparison.compare(
         [comparison.Trial(name, config) for name, config in made],
         seeds,
@@ -149,8 +170,6 @@ def sweep(words: list[str]) -> int:
         if name in made:
             raise UserError(f"--over: two combinations would both be called {name}")
         made[name] = parse_run("sweep", [words[0], *shared, *flags])[0]
-    from softbeam.experiments import grid_search as sweeping
-
     knobs = {"workers": workers_of(parsed), "quiet": parsed.quiet}
     found = sweeping.sweep(made, seeds, Path(parsed.out), **knobs)
     print(sweeping.as_text(found))
@@ -194,7 +213,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = with_model(RECIPES[words[0]](), words)
     made = run_parser(recipe, parser(f"{command} {words[0]}", RECIPES[words[0]].__doc__ or ""))
-    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + SHORT_FORMS
+    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")

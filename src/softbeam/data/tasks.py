@@ -1,8 +1,10 @@
 """Where examples come from: one frozen dataclass for each kind of file or built-in corpus."""
 
 import hashlib
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -11,23 +13,49 @@ from softbeam.data import catalogue, readers
 from softbeam.data.alignment import align, learn_costs
 from softbeam.data.readers import BadLines, Example, Pronunciation
 from softbeam.errors import UserError, limited
+from softbeam.runtime.files import read_rows
 
-Kind = Literal["tagging", "transcription", "translation"]
+KindName = Literal["tagging", "transcription", "translation"]
+Side = str | Sequence[str]  # a text, or its tokens
+Pair = tuple[Side, Side]
+EXAMPLES = "examples.jsonl"  # in a run's folder: examples that were given in memory
 
 
 @dataclass
 class Corpus:
-    """The splits of a task, what was read for them, and how many bad lines were skipped."""
+    """The splits of a task, the files read for them, and the bad lines that were skipped.
+
+    A corpus is shared by everything in a process that loads the same task: it is not changed.
+    """
 
     splits: dict[str, list[Example]]
-    files: dict[str, str] = field(default_factory=dict)
+    files: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
     bad: BadLines = field(default_factory=BadLines)
 
     def split(self, name: str) -> list[Example]:
+        """Return the examples of a split; raises UserError if there are none."""
         if not self.splits.get(name):
-            known = ", ".join(k for k, v in self.splits.items() if v)
-            raise UserError(f"there is no split {name!r}; this task has {known}")
+            names = ", ".join(k for k, v in self.splits.items() if v)
+            raise UserError(f"there is no split {name!r}; this task has {names}")
         return self.splits[name]
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The files of each split as text; those of parallel text joined by a plus."""
+        return {k: v if isinstance(v, str) else " + ".join(v) for k, v in self.files.items()}
+
+    def identity(self) -> list[tuple[str, int, int]]:
+        """Return path, size and time of change of every file, as they are now."""
+        paths = [p for v in self.files.values() for p in ([v] if isinstance(v, str) else v)]
+        return [identity_of(path) for path in paths]
+
+
+def identity_of(path: str) -> tuple[str, int, int]:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return path, -1, -1  # reading says what is wrong
+    return path, facts.st_size, facts.st_mtime_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +68,7 @@ class Task(ABC):
         skip_bad: count and report malformed lines instead of stopping at the first.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[KindName]
     max_length: int | None = None
     limit: int | None = None
     skip_bad: bool = False
@@ -58,7 +86,21 @@ class Task(ABC):
         return tuple(line.split())
 
     def load(self) -> Corpus:
-        """The splits, with the training split limited as asked; never an empty training split."""
+        """Return the splits, the training split limited as asked and never empty.
+
+        The files are read once a process, and again if they have changed.
+        """
+        name = repr(self)  # equal for equal settings, also if they cannot be hashed
+        corpus, identity = LOADED.pop(name, (None, []))
+        if corpus is None or corpus.identity() != identity:
+            corpus = self.load_anew()
+        LOADED[name] = corpus, corpus.identity()
+        while len(LOADED) > KEPT:
+            del LOADED[next(iter(LOADED))]
+        return corpus
+
+    def load_anew(self) -> Corpus:
+        """Read the files."""
         bad = BadLines()
         corpus = self.read(bad if self.skip_bad else None)
         train = corpus.splits["train"]
@@ -72,6 +114,10 @@ class Task(ABC):
         corpus.splits["train"] = train
         corpus.bad = bad
         return corpus
+
+
+KEPT = 4  # corpora in memory, the last ones loaded
+LOADED: dict[str, tuple[Corpus, list[tuple[str, int, int]]]] = {}
 
 
 def held_out(examples: Sequence[Example], share: float) -> dict[str, list[Example]]:
@@ -107,7 +153,7 @@ class Tagging(Task):
         dev_share: share of the training sentences held out when there is no dev file.
     """
 
-    kind: ClassVar[Kind] = "tagging"
+    kind: ClassVar[KindName] = "tagging"
     train: str | None = None
     dev: str | None = None
     test: str | None = None
@@ -153,7 +199,7 @@ class NamedEntities(Task):
         path: a directory that holds it, instead of the catalogue's look-up.
     """
 
-    kind: ClassVar[Kind] = "tagging"
+    kind: ClassVar[KindName] = "tagging"
     corpus: Literal["wikineural-de", "germeval2014", "conll2003-de"] = "wikineural-de"
     path: str | None = None
 
@@ -186,7 +232,7 @@ class Supertags(Task):
         composite: use the label category|pos.
     """
 
-    kind: ClassVar[Kind] = "tagging"
+    kind: ClassVar[KindName] = "tagging"
     train: str | None = None
     dev: str | None = None
     test: str | None = None
@@ -207,6 +253,65 @@ class Supertags(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InMemory(Task):
+    """Examples that were given in memory; the folder of their run keeps them in a file.
+
+    Args:
+        kind: what outputs are: tagging, transcription or translation.
+        digest: SHA-256 of the file, so that other examples are another task.
+        folder: where the file is; a run that is loaded from elsewhere takes its own folder.
+        dev_share: share of the examples held out when there are none for dev.
+    """
+
+    kind: KindName = "tagging"  # type: ignore[misc]  # of each instance, not of the class
+    digest: str = ""
+    folder: str = field(default="", compare=False)
+    dev_share: float = 0.1
+
+    @classmethod
+    def of(
+        cls, folder: Path, kind: KindName, train: Iterable[Pair], dev: Iterable[Pair] | None = None
+    ) -> tuple["InMemory", str]:
+        """Make the task of examples, and the text of the file that is to hold them.
+
+        Raises UserError if an example has no source, or a tagging example not one label a token.
+        """
+        lines = []
+        for split, pairs in (("train", train), ("dev", dev or ())):
+            for number, (source, target) in enumerate(pairs, 1):
+                sides = [s.split() if isinstance(s, str) else list(s) for s in (source, target)]
+                check_pair(f"{split} example {number}", kind, *sides)
+                row = {"split": split, "source": sides[0], "target": sides[1]}
+                lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        text = "".join(lines)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return cls(kind=kind, digest=digest, folder=str(folder)), text
+
+    def read(self, bad: BadLines | None) -> Corpus:
+        path = Path(self.folder) / EXAMPLES
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != self.digest:
+            raise UserError(f"{path} has changed: it holds other examples than the run's")
+        splits: dict[str, list[Example]] = {"train": []}
+        for row in read_rows(path, "an example", {"split": str, "source": list, "target": list}):
+            example = Example(tuple(row["source"]), tuple(row["target"]))
+            splits.setdefault(row["split"], []).append(example)
+        if "dev" not in splits:
+            parts = held_out(splits["train"], self.dev_share)
+            splits["dev"] = parts["dev"] if all(parts.values()) else splits["train"]
+            splits["train"] = parts["train"] if all(parts.values()) else splits["train"]
+        return Corpus(splits, {"examples": str(path)})
+
+
+def check_pair(what: str, kind: KindName, source: list[str], target: list[str]) -> None:
+    """Raises UserError if an example cannot be of a kind of task."""
+    if not source:
+        raise UserError(f"{what}: the source is empty")
+    if kind == "tagging" and len(source) != len(target):
+        sizes = f"{len(source)} tokens but {len(target)} labels"
+        raise UserError(f"{what}: {sizes}; tagging needs one label for each token")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Translation(Task):
     """Parallel text: two files, one TSV, or a corpus of the catalogue.
 
@@ -224,7 +329,7 @@ class Translation(Task):
         dev_share: share of the training pairs held out when there are no dev files.
     """
 
-    kind: ClassVar[Kind] = "translation"
+    kind: ClassVar[KindName] = "translation"
     corpus: Literal["multi30k", "tatoeba-de-en"] = "multi30k"
     source: str | None = None
     target: str | None = None
@@ -274,7 +379,7 @@ class Translation(Task):
         }
         if "dev" not in splits:
             splits |= held_out(splits["train"], self.dev_share)
-        return Corpus(splits, {k: f"{a} + {b}" for k, (a, b) in files.items()})
+        return Corpus(splits, {k: (a, need(b, "")) for k, (a, b) in files.items()})
 
     def catalogued(self, bad: BadLines | None) -> Corpus:
         if self.corpus == "tatoeba-de-en":
@@ -283,11 +388,14 @@ class Translation(Task):
             return Corpus({k: readers.read_tsv(f, bad=bad) for k, f in files.items()}, files)
         names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
         sides = {
-            k: [str(catalogue.locate("multi30k", f"raw/{v}.{side}.gz")) for side in ("de", "en")]
+            k: (
+                str(catalogue.locate("multi30k", f"raw/{v}.de.gz")),
+                str(catalogue.locate("multi30k", f"raw/{v}.en.gz")),
+            )
             for k, v in names.items()
         }
         splits = {k: readers.read_parallel(*pair, bad=bad) for k, pair in sides.items()}
-        return Corpus(splits, {k: " + ".join(pair) for k, pair in sides.items()})
+        return Corpus(splits, dict(sides))
 
 
 def lower(tokens: Iterable[str]) -> tuple[str, ...]:
@@ -355,7 +463,7 @@ def split_by_word(
 class GraphemeToPhoneme(Pronouncing):
     """Letters to phonemes (stress digits removed): outputs of another length than inputs."""
 
-    kind: ClassVar[Kind] = "transcription"
+    kind: ClassVar[KindName] = "transcription"
 
     def tokens(self, line: str) -> tuple[str, ...]:
         return tuple(line.strip().lower())
@@ -368,7 +476,7 @@ class GraphemeToPhoneme(Pronouncing):
 class Stress(Pronouncing):
     """Phonemes to stress: 0, 1, 2 for vowels and - for consonants, one label for each phoneme."""
 
-    kind: ClassVar[Kind] = "tagging"
+    kind: ClassVar[KindName] = "tagging"
 
     def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
         return distinct(splits, self.stressed)
@@ -387,7 +495,7 @@ class LetterSounds(Pronouncing):
     the first counts; words with more than two phonemes to a letter (abbreviations) are left out.
     """
 
-    kind: ClassVar[Kind] = "tagging"
+    kind: ClassVar[KindName] = "tagging"
 
     def tokens(self, line: str) -> tuple[str, ...]:
         return tuple(line.strip().lower())

@@ -12,13 +12,7 @@ from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training.config import RunConfig, Stage, to_json
-from softbeam.training.evaluation import (
-    LOWER_IS_BETTER,
-    compare as paired,
-    evaluate_outputs,
-    main_metric,
-    problems,
-)
+from softbeam.training.kinds import LOWER_IS_BETTER, kind_of
 from softbeam.training.many import train_all
 from softbeam.training.runs import load_run
 
@@ -76,7 +70,7 @@ def compare(
         for trial in [*starts.values(), *trials]
     }
     task = trials[0].config.data
-    references = problems(task.kind, task.load().split(split)).references * len(seeds)
+    references = kind_of(task).problems(task.load().split(split)).references * len(seeds)
     rows = table_rows(scored, trials[0], references, seeds)
     tables = [ResultTable("Results", [readable(row) for row in rows])]
     write_report([out], out / "report.html", title="comparison", tables=tables)
@@ -117,12 +111,9 @@ def shared_starts(trials: Sequence[Trial]) -> dict[str | None, Trial]:
 def score(folder: Path, split: str) -> Scored:
     """A run's main metric on a split, with the search that selected its weights."""
     run = load_run(folder)
-    task = run.config.data
-    found, outputs = evaluate_outputs(
-        run.model, task.load().split(split), task.kind, run.codecs, run.config.select
-    )
-    metric = main_metric(task.kind, found)[0]
-    return Scored(metric, found[metric], outputs)
+    evaluation = run.evaluate(split)
+    metric = run.kind.main_metric(evaluation.metrics)[0]
+    return Scored(metric, evaluation.metrics[metric], evaluation.outputs)
 
 
 def table_rows(
@@ -146,7 +137,8 @@ def table_rows(
             "spread": stdev(values) if len(values) > 1 else None,
         }
         if name != first.name:
-            row["against_first"] = paired(first.config.data.kind, references, outputs, base)
+            kind = kind_of(first.config.data)
+            row["against_first"] = kind.compare(references, outputs, base)._asdict()
         rows.append(row)
     return rows
 

@@ -39,7 +39,8 @@ from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Constant, Exponential
 from softbeam.training.config import RunConfig
-from softbeam.training.evaluation import compare, evaluate_outputs, problems
+from softbeam.training.evaluation import evaluate_outputs
+from softbeam.training.kinds import KINDS, kind_of
 from softbeam.training.loop import train
 from softbeam.training.masked_lm import train_mlm
 from softbeam.training.recipes import letter_sounds
@@ -153,7 +154,7 @@ def decode_all(
         loaded = load_run(folder)
         decoded[name] = {
             named: Decoded(
-                *evaluate_outputs(loaded.model, test, config.data.kind, loaded.codecs, search)
+                *evaluate_outputs(loaded.model, test, kind_of(config.data), loaded.codecs, search)
             )
             for named, search in SEARCHES.items()
         }
@@ -191,11 +192,12 @@ def differences(decoded: Mapping[str, Mapping[str, Decoded]], test: Sequence[Exa
 
     `as trained`: each with the scores that it was trained for; `both raw`: both with raw scores.
     """
-    references = problems(LetterSounds.kind, test).references
+    kind = KINDS[LetterSounds.kind]
+    references = kind.problems(test).references
 
     def above(name: str, search: str, other: str) -> Row:
         ours, theirs = decoded[name][search].outputs, decoded[MORE][other].outputs
-        return compare(LetterSounds.kind, references, ours, theirs)
+        return kind.compare(references, ours, theirs)._asdict()
 
     return [
         {

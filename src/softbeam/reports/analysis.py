@@ -16,33 +16,25 @@ from typing import Any
 
 import torch
 from rapidfuzz.distance import Levenshtein
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
-from softbeam.data.tasks import Kind
 from softbeam.errors import UserError
 from softbeam.reports.gold_on_beam import OUTCOMES, Fate, gold_fates
 from softbeam.runtime.progress import Progress
 from softbeam.search.decoders import forced_scores
-from softbeam.training.decoding import Output, best, decode
+from softbeam.training.decoding import Output, best, decode, decode_encoded
 from softbeam.training.evaluation import (
-    LOWER_IS_BETTER,
-    Problems,
-    compare,
     log_z,
-    main_metric,
-    problems,
-    score,
 )
-from softbeam.training.runs import Run, load
+from softbeam.training.kinds import LOWER_IS_BETTER, Kind, Problems
+from softbeam.training.runs import Run, load_run
 from softbeam.training.searches import Beam, Search
 
 Tokens = Sequence[str]
 OnBatch = Callable[[int], None]
-BLEU_EDGES = (10, 15, 20, 30)  # of source lengths, as in metrics.bleu_by_length
 BEAMS = (1, 2, 3, 5, 10, 20)
 USUAL_BEAM = 3  # if no run was selected with a beam
 CLEAR = 0.5  # points of the main metric; smaller differences get no advice
@@ -99,10 +91,7 @@ def comparable(
 ) -> tuple[list[Tokens], list[Tokens]]:
     """Outputs and their nearest references as tokens; translations in BLEU's tokens (13a)."""
     gold = nearest(predicted, references)
-    if kind != "translation":
-        return list(predicted), gold
-    split = Tokenizer13a()
-    outputs, golds = ([split(" ".join(tokens)).split() for tokens in s] for s in (predicted, gold))
+    outputs, golds = ([kind.counted(tokens) for tokens in s] for s in (predicted, gold))
     return outputs, golds
 
 
@@ -273,15 +262,7 @@ def quality_by_length(
 
 def figures(kind: Kind, predicted: Sequence[Tokens], material: Problems) -> dict[str, Any]:
     """All metrics of outputs."""
-    return score(kind, predicted, material.references, [len(s) for s in material.sources])
-
-
-def length_edges(kind: Kind, material: Problems) -> list[int]:
-    """Edges of the buckets of source lengths: fixed for translations, else five equal buckets."""
-    if kind == "translation":
-        return list(BLEU_EDGES)
-    ordered = sorted(len(source) for source in material.sources)
-    return sorted({ordered[len(ordered) * i // 5] for i in range(1, 5)} - {ordered[-1]})
+    return kind.score(predicted, material.references, [len(s) for s in material.sources])
 
 
 # Raw or normalized scores
@@ -294,34 +275,35 @@ def check_normalization(
     codecs: Codecs,
     search: Beam,
     *,
+    encoded: Sequence[Encoded] | None = None,
     on_batch: OnBatch = lambda done: None,
 ) -> dict[str, Any]:
     """Compare beam search with raw and with locally normalized scores, and advise if one is worse.
 
     The beam is the search's; greedy search gives the same outputs with both. `p_value` comes from
-    `training.evaluation.compare`; log Z is measured on the first reference of each source.
+    `Kind.compare`; log Z is measured on the first reference of each source.
     """
     if search.k < 2:
         raise ValueError(f"k={search.k}: one hypothesis is the same with raw scores")
-    search = replace(search, nbest=1)
-    outputs = [
-        best(
-            decode(model, material.sources, codecs, replace(search, normalize=n), on_batch=on_batch)
-        )
-        for n in (False, True)
-    ]
+    if encoded is None:
+        encoded = encode(firsts(material), codecs)
+    outputs = []
+    for normalize in (False, True):
+        way = replace(search, nbest=1, normalize=normalize)
+        decoded = decode_encoded(model, encoded, codecs.target, way, on_batch=on_batch)
+        outputs.append(best(decoded))
     both = [figures(kind, side, material) for side in outputs]
-    (metric, raw), (_, normalized) = (main_metric(kind, values) for values in both)
-    test = compare(kind, material.references, outputs[1], outputs[0])
-    partition = log_z(model, encode(firsts(material), codecs))
-    agree = test["difference"] * (normalized - raw) > 0  # the test is of accuracy, also beside F1
-    sure = agree and test["p_value"] < 0.05
+    (metric, raw), (_, normalized) = (kind.main_metric(values) for values in both)
+    test = kind.compare(material.references, outputs[1], outputs[0])
+    partition = log_z(model, encoded)
+    agree = test.difference * (normalized - raw) > 0  # the test is of accuracy, also beside F1
+    sure = agree and test.p_value < 0.05
     return {
         "beam": search.k,
         "metric": metric,
         "raw": both[0][metric],
         "normalized": both[1][metric],
-        "p_value": test["p_value"],
+        "p_value": test.p_value,
         "log_z_mean": partition["mean"],
         "log_z_variance": partition["variance"],
         "advice": advice(metric, normalized - raw) if sure else None,
@@ -330,16 +312,16 @@ def check_normalization(
 
 def check_split(run: Run, split: str, search: Search, *, quiet: bool) -> dict[str, Any]:
     """Run `check_normalization` on a run, with the search's beam or, if it has none, the run's."""
-    kind = run.config.data.kind
-    material = problems(kind, run.config.data.load().split(split))
+    material = run.problems(split)
     beam = own_beam([search if isinstance(search, Beam) else run.config.select])
     with Progress(f"check {split}", 2 * len(material.sources), quiet=quiet) as progress:
         return check_normalization(
             run.model,
             material,
-            kind,
+            run.kind,
             run.codecs,
             search.to(Beam, k=beam, nbest=1),
+            encoded=run.encoded(split),
             on_batch=progress.advance,
         )
 
@@ -387,10 +369,8 @@ def analyze(
     each run's own `select`. If a source has several references, the first is the gold that is
     followed through the beam; the other measures use the nearest.
     """
-    runs = {
-        name: load(folder, threads=threads)
-        for name, folder in zip(labels(folders), folders, strict=True)
-    }
+    torch.set_num_threads(threads)
+    runs = dict(zip(labels(folders), map(load_run, folders), strict=True))
     for folder, run in zip(folders, runs.values(), strict=True):
         if not run.config.model.left_to_right:
             raise UserError(f"{folder} is a masked language model, which has no beam to analyze")
@@ -406,7 +386,7 @@ def analyze(
             )
     metric = next(iter(measures.values()))["normalization"]["metric"]
     return {
-        "task": kind,
+        "task": kind.name,
         "metric": metric,
         "lower_is_better": metric in LOWER_IS_BETTER,
         "split": split,
@@ -432,17 +412,16 @@ def labels(folders: Sequence[Path]) -> list[str]:
 def shared_problems(runs: Mapping[str, Run], split: str) -> tuple[Kind, Problems]:
     """The kind and the problems that all runs share; raises UserError if two runs differ."""
     (first, run), *others = runs.items()
-    kind = run.config.data.kind
-    material = problems(kind, run.config.data.load().split(split))
+    kind, material = run.kind, run.problems(split)
     for name, other in others:
-        if other.config.data.kind != kind:
+        if other.kind is not kind:
             raise UserError(
-                f"{first} is a run of {kind} but {name} of {other.config.data.kind}: "
+                f"{first} is a run of {kind.name} but {name} of {other.kind.name}: "
                 "only runs of one task can be compared"
             )
         if other.config.data == run.config.data:
             continue
-        if problems(kind, other.config.data.load().split(split)) != material:
+        if other.problems(split) != material:
             raise UserError(
                 f"{first} and {name} have different {split} splits: "
                 "only runs of one task can be compared"
@@ -466,7 +445,8 @@ def measure(
     on_batch: OnBatch = lambda done: None,
 ) -> dict[str, Any]:
     """All measures of one run."""
-    kind, model, codecs, select = run.config.data.kind, run.model, run.codecs, run.config.select
+    kind, select = run.kind, run.config.select
+    model, codecs = run.model, run.codecs
     search = select.to(
         Beam,
         k=beam,
@@ -490,7 +470,11 @@ def measure(
         "overlap": ngram_overlap(tokens, gold),
         "length_ratio": length_ratio(tokens, gold),
         "by_source_length": quality_by_length(
-            kind, check["metric"], predicted, material, length_edges(kind, material)
+            kind,
+            check["metric"],
+            predicted,
+            material,
+            kind.length_edges([len(s) for s in material.sources]),
         ),
         "after_first_error": errors_of(kind, model, codecs, material, tokens, gold),
         "gold_on_beam": recovery_figures(fates),
@@ -507,7 +491,7 @@ def errors_of(
 ) -> list[dict[str, Any]]:
     """`after_first_error` by position, with gold fed, for tagging; by edits for other tasks."""
     pairs = zip(tokens, gold, strict=True)
-    if kind != "tagging":
+    if kind.has_end:
         return after_first_error([marks_by_edits(p, g) for p, g in pairs])
     fed = gold_fed_marks(model, encode(firsts(material), codecs))
     return after_first_error([marks_by_position(p, g) for p, g in pairs], fed)

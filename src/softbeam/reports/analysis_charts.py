@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import titled_columns
+from softbeam.training.kinds import KINDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,7 @@ def as_text(analysis: Mapping[str, Any]) -> str:
         [
             f"{analysis['split']}: {analysis['sentences']} problems of {analysis['task']}",
             section(f"{metric_label(analysis)}, by beam size", curve("value")),
-            *([] if analysis["task"] == "tagging" else lengths),
+            *(lengths if KINDS[analysis["task"]].has_end else []),
             section("mean model score of the outputs, by beam size", curve("score")),
             section(f"{metric} with raw and with normalized scores, beam {beam}", normalization)
             + "".join(f"\n  {line}" for line in advices(analysis)),
@@ -110,7 +111,7 @@ def distance_labels(run: Measures) -> list[str]:
 
 
 def fed_label(analysis: Mapping[str, Any]) -> str:
-    return " (and with gold fed)" if analysis["task"] == "tagging" else ""
+    return "" if KINDS[analysis["task"]].has_end else " (and with gold fed)"
 
 
 def by_length(run: Measures) -> Column:
@@ -167,7 +168,7 @@ def panels(analysis: Mapping[str, Any]) -> dict[str, list[Panel]]:
     quality, beam = metric_label(analysis), f"beam {analysis['beam']}"
     beams = {row["beam"]: str(row["beam"]) for row in first["beam_curve"]}
     gold = f"gold still on the beam of {analysis['beam']}, percent"
-    fed = by_distance("gold_fed") if analysis["task"] == "tagging" else None
+    fed = None if KINDS[analysis["task"]].has_end else by_distance("gold_fed")
     charts = {
         "beam-curve": [Panel("beam size", quality, by_beam("value"), ticks=beams, log=True)],
         "gold-on-beam": [
@@ -192,7 +193,7 @@ def panels(analysis: Mapping[str, Any]) -> dict[str, list[Panel]]:
             )
         ],
     }
-    if analysis["task"] == "tagging":
+    if not KINDS[analysis["task"]].has_end:
         return charts
     label = "length of outputs over references"
     ratio = Panel("beam size", label, by_beam("length_ratio"), ticks=beams, log=True)

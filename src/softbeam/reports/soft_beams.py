@@ -58,7 +58,7 @@ def pictures(
         k: beam size.
         alpha: alpha of the relaxation.
     """
-    run = load_run(folder)
+    run = load_run(folder, device="cpu")
     examples = run.config.data.load().split("dev")
     for number in sentences:
         if not 1 <= number <= len(examples):
@@ -82,7 +82,7 @@ def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) ->
         assert beam.p is not None
         slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
         steps.append([element(p, score, run.codecs.target) for p, score in slots])
-    read = list(example.source)[: len(steps)] if run.config.data.kind == "tagging" else []
+    read = list(example.source)[: len(steps)] if not run.kind.has_end else []
     return Picture(number, " ".join(example.source), " ".join(example.target), read, steps)
 
 

@@ -1,3 +1,4 @@
+from .api import train as train
 from .config import (
     RunConfig as RunConfig,
     Stage as Stage,
@@ -8,7 +9,6 @@ from .huggingface import (
     SearchAwareTrainer as SearchAwareTrainer,
     search_aware_loss as search_aware_loss,
 )
-from .many import train as train
 from .masked_lm import train_mlm as train_mlm
 from .recipes import RECIPES as RECIPES
 from .runs import (

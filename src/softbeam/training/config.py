@@ -6,7 +6,7 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from softbeam.data.tasks import Stress, Task
+from softbeam.data.tasks import EXAMPLES, InMemory, Stress, Task
 from softbeam.errors import LARGEST_SEED, UserError, limited, reason
 from softbeam.models.specs import Lstm, Model
 from softbeam.objectives import OBJECTIVES
@@ -27,6 +27,7 @@ from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Cost
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Schedule
+from softbeam.training.kinds import kind_of
 from softbeam.training.searches import FIT, Greedy, Search, from_method, name_of
 
 P = TypeVar("P", bound=ArgumentParser)
@@ -174,14 +175,14 @@ def objective_names() -> dict[str, str]:
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
     for name in ("restarts", "threads", "log_every", "checkpoint_every"):
-        limited(f"--{name}", getattr(config, name), above=0)
-    limited("--skip_nonfinite", config.skip_nonfinite, least=0)
+        limited(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
+    limited("--skip-nonfinite", config.skip_nonfinite, least=0)
     limited("--seed", config.seed, least=0, most=LARGEST_SEED)
     for name in ("pretrain", "finetune"):
         check_stage(name, getattr(config, name), config.model)
     if config.select.left_to_right != config.model.left_to_right:
         raise UserError(f"--select {name_of(config.select)}: {FIT}")
-    if not config.model.left_to_right and config.data.kind == "tagging":
+    if not config.model.left_to_right and not kind_of(config.data).has_end:
         raise UserError("a conditional masked language model has lengths to predict: not for tags")
     if not config.stages:
         raise UserError("nothing to train: both stages have no objective or no epochs")
@@ -191,7 +192,7 @@ def check_stage(name: str, stage: Stage, model: Model) -> None:
     for field in ("tokens", "accumulation", "lr", "clip", "plateau"):
         limited(f"--{name}.{field}", getattr(stage, field), above=0)
     for field in ("epochs", "warmup", "weight_decay"):
-        limited(f"--{name}.{field}", getattr(stage, field), least=0)
+        limited(f"--{name}.{field.replace('_', '-')}", getattr(stage, field), least=0)
     limited(f"--{name}.patience", stage.patience, least=1)
     if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
         kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
@@ -231,15 +232,18 @@ def to_yaml(config: RunConfig) -> str:
 
 
 def from_yaml(path: Path) -> RunConfig:
-    """A run read from its file, or a sentence that says what is wrong with it."""
+    """Read a run from its file; raises UserError if there is none or it is wrong."""
     if not path.is_file():
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}")
     check_yaml(path)
-    return parsed_run(str(path), lambda parser: parser.parse_args(["--config", str(path)]))
+    config = parsed_run(str(path), lambda parser: parser.parse_args(["--config", str(path)]))
+    if isinstance(config.data, InMemory) and (path.parent / EXAMPLES).is_file():
+        config = replace(config, data=replace(config.data, folder=str(path.parent)))
+    return config
 
 
 def from_text(text: str) -> RunConfig:
-    """A run that `to_yaml` has printed."""
+    """Read a run that `to_yaml` or `to_json` has printed."""
     return parsed_run("the text", lambda parser: parser.parse_string(text))
 
 
@@ -252,7 +256,7 @@ def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
 
 
 def check_yaml(path: Path) -> None:
-    """A UserError that names a file which holds no YAML mapping."""
+    """Raises UserError if a file holds no YAML mapping."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

@@ -1,4 +1,4 @@
-"""A finished run at work: decode a user's lines, score a split."""
+"""Decode sources with a trained model."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,8 +12,6 @@ from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example, read_lines
 from softbeam.data.vocabulary import EOS, Codec
 from softbeam.errors import UserError
-from softbeam.runtime.progress import Progress
-from softbeam.training.runs import Run
 from softbeam.training.searches import Search
 from softbeam.types import Hypotheses
 
@@ -25,13 +23,20 @@ class Output(NamedTuple):
     score: float
 
 
+OnBatch = Callable[[int], None]
+
+
+def ignore(done: int) -> None:
+    """Do nothing after a batch."""
+
+
 def longest(model: nn.Module) -> int | None:
     """The largest number of tokens on each side of a model; None where there is no limit."""
     return getattr(model, "longest", None)
 
 
 def check_lengths(what: str, examples: Sequence[Encoded], model: nn.Module) -> None:
-    """A UserError that names an example which is longer than the model."""
+    """Raises UserError if an example has more tokens than the model can take."""
     limit = longest(model)
     if limit is None:
         return
@@ -56,34 +61,56 @@ def decode(
     search: Search,
     *,
     tokens: int = 4000,
-    on_batch: Callable[[int], None] = lambda done: None,
+    on_batch: OnBatch = ignore,
 ) -> list[list[Output]]:
-    """For each source, in order, its outputs, best first; leaves the model in eval mode."""
+    """Decode sources given as tokens; see `decode_encoded`."""
     encoded = encode([Example(tuple(s), ()) for s in sources], codecs)
-    check_lengths("source", encoded, model)
-    check_width(search, encoded, codecs.target, longest(model))
+    return decode_encoded(model, encoded, codecs.target, search, tokens=tokens, on_batch=on_batch)
+
+
+def decode_encoded(
+    model: nn.Module,
+    examples: Sequence[Encoded],
+    codec: Codec,
+    search: Search,
+    *,
+    tokens: int = 4000,
+    on_batch: OnBatch = ignore,
+) -> list[list[Output]]:
+    """Decode the sources of examples: for each, in order, its outputs, best first.
+
+    Args:
+        model: left in evaluation mode.
+        examples: encoded; their targets are not looked at.
+        codec: of the outputs.
+        search: what finds the outputs.
+        tokens: padded tokens of a batch, over all hypotheses.
+        on_batch: called with the number of sources after each batch.
+    """
+    sources = [Encoded(example.source, []) for example in examples]
+    check_lengths("source", sources, model)
+    check_width(search, sources, codec, longest(model))
     rng = torch.Generator().manual_seed(search.seed)
-    eos = codecs.target.id(EOS)
+    eos = codec.id(EOS)
     device = next(model.parameters()).device
     outputs: list[list[Output]] = [[] for _ in sources]
     model.eval()
     with torch.inference_mode():
-        for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.width)):
+        for numbers, batch in in_order(sources, tokens=max(1, tokens // search.width)):
             source = batch.source.to(device)
             decoder = model(source)
             search.check_model(decoder)
-            limits = search.limits((source != 0).sum(1), codecs.target, longest(model))
-            bound = search.bind(decoder, codecs.target)
-            hypotheses = search(bound, limits, eos=eos, rng=rng)
+            limits = search.limits((source != 0).sum(1), codec, longest(model))
+            hypotheses = search(search.bind(decoder, codec), limits, eos=eos, rng=rng)
             for row, number in enumerate(numbers):
-                outputs[number] = read_out(hypotheses, row, codecs.target)
+                outputs[number] = read_out(hypotheses, row, codec)
             on_batch(len(numbers))
     return outputs
 
 
-def read_out(found: Hypotheses, row: int, codec: Codec) -> list[Output]:
-    """The hypotheses of a row as words; slots that a small space left empty are dropped."""
-    rows = zip(found.tokens[row], found.lengths[row], found.scores[row], strict=True)
+def read_out(hypotheses: Hypotheses, row: int, codec: Codec) -> list[Output]:
+    """Turn the hypotheses of a row into words; slots that a small space left empty are dropped."""
+    rows = zip(hypotheses.tokens[row], hypotheses.lengths[row], hypotheses.scores[row], strict=True)
     return [
         Output(codec.decode(tokens[:length].tolist()), score.item())
         for tokens, length, score in rows
@@ -92,33 +119,22 @@ def read_out(found: Hypotheses, row: int, codec: Codec) -> list[Output]:
 
 
 def best(outputs: Sequence[Sequence[Output]]) -> list[list[str]]:
-    return [found[0].tokens for found in outputs]
+    """Return the tokens of the best output of each source."""
+    return [ranked[0].tokens for ranked in outputs]
 
 
 def read_inputs(path: str) -> list[str]:
-    """The lines to decode, from a file (plain or .gz) or from standard input."""
+    """Read the lines to decode from a file (plain or .gz) or from standard input."""
     return [" ".join(tokens) for tokens in read_lines(path)]
-
-
-def decode_lines(
-    run: Run, lines: Sequence[str], search: Search, *, quiet: bool
-) -> list[list[Output]]:
-    """Outputs for each line, best first; an empty line is an error that names it."""
-    sources = [run.config.data.tokens(line) for line in lines]
-    empty = [i for i, source in enumerate(sources, 1) if not source]
-    if empty:
-        raise UserError(f"input line {empty[0]}: expected at least one token, found an empty line")
-    with Progress("decode", len(sources), quiet=quiet) as progress:
-        return decode(run.model, sources, run.codecs, search, on_batch=progress.advance)
 
 
 def render(
     lines: Sequence[str], outputs: Sequence[Sequence[Output]], *, style: str, nbest: int
 ) -> str:
-    """One output on a line; with n-best or as JSONL also its input's number and score."""
+    """Print one output on a line; with n-best or as JSONL also its input's number and score."""
     rows = []
-    for number, (line, found) in enumerate(zip(lines, outputs, strict=True)):
-        for rank, output in enumerate(found):
+    for number, (line, ranked) in enumerate(zip(lines, outputs, strict=True)):
+        for rank, output in enumerate(ranked):
             text = " ".join(output.tokens)
             if style == "jsonl":
                 row = {"line": number, "rank": rank, "score": output.score}

@@ -44,8 +44,9 @@ from softbeam.training.checkpoint import (
     training_tensors,
 )
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
-from softbeam.training.decoding import check_lengths
-from softbeam.training.evaluation import evaluate, log_z, main_metric
+from softbeam.training.decoding import best, check_lengths, decode_encoded
+from softbeam.training.evaluation import log_z
+from softbeam.training.kinds import kind_of
 from softbeam.training.optimization import (
     NotFinite,
     check_step,
@@ -195,6 +196,10 @@ class Trainer:
         self.examples = encode(corpus.split("train"), codecs)
         dev = encode(corpus.split("dev"), codecs)
         check_fit(config, codecs, model, {"training": self.examples, "dev": dev})
+        self.kind = kind_of(config.data)
+        self.problems = self.kind.problems(corpus.split("dev"))
+        numbers = dict(zip((e.source for e in corpus.split("dev")), dev, strict=True))
+        self.dev = [numbers[source] for source in self.problems.sources]
         probes = {"train": self.examples[: max(len(dev), 1)], "dev": dev}
         self.probes = probes if config.model.left_to_right else {}  # log Z is of a step's scores
         self.accelerator = accelerator(config, out)
@@ -328,11 +333,10 @@ class Trainer:
 
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
         """The dev split decoded with the run's own search, scored and logged."""
-        kind = self.config.data.kind
-        metrics = evaluate(
-            self.model, self.corpus.split("dev"), kind, self.codecs, self.config.select
-        )
-        metric, score = main_metric(kind, metrics)
+        sources, references = self.problems
+        found = decode_encoded(self.model, self.dev, self.codecs.target, self.config.select)
+        metrics = self.kind.score(best(found), references, [len(source) for source in sources])
+        metric, score = self.kind.main_metric(metrics)
         row = {"stage": stage, "epoch": epoch, "update": update}
         normalizers = {name: log_z(self.model, part) for name, part in self.probes.items()}
         self.log(
@@ -394,7 +398,7 @@ class Trainer:
         if point.skipped == self.config.skip_nonfinite:
             before = f" after {point.skipped} skipped updates" if point.skipped else ""
             raise UserError(
-                f"{what}{before}; lower the learning rate, or --skip_nonfinite N leaves such "
+                f"{what}{before}; lower the learning rate, or --skip-nonfinite N leaves such "
                 "updates out (the last checkpoint is kept)"
             )
         progress.say(f"skipped an update: {what}")

@@ -243,6 +243,19 @@ def span_counts(predicted: Sequences, gold: Sequences) -> list[list[float]]:
     return found
 
 
+def accuracy_of(rows: Any) -> float:
+    """Percent of right tokens, from the right and all tokens of each sentence."""
+    right, every = rows.sum(0)
+    return float(100 * right / every)
+
+
+def bleu_tokens(text: str) -> list[str]:
+    """Split a text as BLEU does by default (13a)."""
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+    return Tokenizer13a()(text).split()
+
+
 def f1_of(rows: Any) -> float:
     """Micro F1 of sentences given by `span_counts`."""
     right, predicted, gold = rows.sum(0)

@@ -1,14 +1,19 @@
 """A run is a folder: its configuration, vocabularies, metrics, weights and birth certificate."""
 
 import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from softbeam.data.encoding import Codecs
+from softbeam.data.batches import Encoded
+from softbeam.data.encoding import Codecs, encode
+from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import save_codec
 from softbeam.errors import UserError
@@ -22,8 +27,13 @@ from softbeam.runtime.files import (
     replacing,
     write_text,
 )
+from softbeam.runtime.progress import Progress
 from softbeam.training.checkpoint import NAME as CHECKPOINT
 from softbeam.training.config import CONFIG, RunConfig, from_yaml, to_yaml
+from softbeam.training.decoding import Output, best, decode, decode_encoded
+from softbeam.training.evaluation import Evaluation
+from softbeam.training.kinds import Comparison, Kind, Problems, kind_of
+from softbeam.training.searches import Search
 from softbeam.training.vocabularies import load_codecs
 
 WEIGHTS, METRICS = "model.safetensors", "metrics.jsonl"
@@ -34,13 +44,120 @@ ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "loss": NUMBER, "v
 ROW_FIELDS = {"train": ["stage", "update", "loss"], "dev": ["stage", "update", "metric", "value"]}
 
 
-class Run(NamedTuple):
-    """A trained run, loaded."""
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained run: its settings, vocabularies and model."""
 
     config: RunConfig
     codecs: Codecs
     model: nn.Module
     summary: dict[str, Any]
+    folder: Path
+    _encoded: dict[str, list[Encoded]] = field(default_factory=dict, repr=False)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the run's task."""
+        return kind_of(self.config.data)
+
+    def problems(self, split: str) -> Problems:
+        """Return the problems of a split of the run's data, which is read once a process."""
+        return self.kind.problems(self.config.data.load().split(split))
+
+    def encoded(self, split: str) -> list[Encoded]:
+        """Return each problem of a split with its first reference, encoded once."""
+        if split not in self._encoded:
+            pairs = zip(*self.problems(split), strict=True)
+            firsts = [Example(source, references[0]) for source, references in pairs]
+            self._encoded[split] = encode(firsts, self.codecs)
+        return self._encoded[split]
+
+    def decode(
+        self,
+        lines: Sequence[str | Sequence[str]],
+        search: Search | None = None,
+        *,
+        quiet: bool = True,
+    ) -> list[list[Output]]:
+        """Decode new inputs; returns the outputs of each, best first.
+
+        Args:
+            lines: inputs as the task's files have them, or as sequences of tokens.
+            search: what finds the outputs; the search that chose the run's weights if not given.
+            quiet: show no progress.
+        """
+        read = self.config.data.tokens
+        sources = [read(line) if isinstance(line, str) else tuple(line) for line in lines]
+        empty = [number for number, source in enumerate(sources, 1) if not source]
+        if empty:
+            place = f"input line {empty[0]}"
+            raise UserError(f"{place}: expected at least one token, found an empty line")
+        with Progress("decode", len(sources), quiet=quiet) as progress:
+            return decode(
+                self.model,
+                sources,
+                self.codecs,
+                search or self.config.select,
+                on_batch=progress.advance,
+            )
+
+    def evaluate(
+        self, split: str = "dev", search: Search | None = None, *, quiet: bool = True
+    ) -> Evaluation:
+        """Decode a split of the run's data and score the outputs.
+
+        Args:
+            split: train, dev or test.
+            search: what finds the outputs; the search that chose the run's weights if not given.
+            quiet: show no progress.
+        """
+        search, started = search or self.config.select, time.monotonic()
+        sources, references = self.problems(split)
+        with Progress(f"decode {split}", len(sources), quiet=quiet) as progress:
+            outputs = best(
+                decode_encoded(
+                    self.model,
+                    self.encoded(split),
+                    self.codecs.target,
+                    search,
+                    on_batch=progress.advance,
+                )
+            )
+        metrics = self.kind.score(outputs, references, [len(source) for source in sources])
+        return Evaluation(split, search, metrics, outputs, round(time.monotonic() - started, 2))
+
+    def compare(
+        self,
+        other: "Run",
+        split: str = "dev",
+        search: Search | None = None,
+        *,
+        quiet: bool = True,
+        evaluation: Evaluation | None = None,
+    ) -> Comparison:
+        """Test the difference of this run from another on a split of this run's data.
+
+        Raises UserError if the other run is of another kind of task.
+
+        Args:
+            other: the run to compare with.
+            split: train, dev or test.
+            search: of both runs; each run's own if not given.
+            quiet: show no progress.
+            evaluation: this run's, if it has been evaluated on the split already.
+        """
+        self.check_kind(other)
+        if evaluation is None:
+            evaluation = self.evaluate(split, search, quiet=quiet)
+        sources, references = self.problems(split)
+        theirs = best(other.decode(sources, search, quiet=quiet))
+        return self.kind.compare(references, evaluation.outputs, theirs)
+
+    def check_kind(self, other: "Run") -> None:
+        """Raises UserError if another run is of another kind of task."""
+        if other.kind is not self.kind:
+            kinds = f"is a run of {other.kind.name}, not of {self.kind.name}"
+            raise UserError(f"{other.folder} {kinds}")
 
 
 def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) -> None:
@@ -52,7 +169,7 @@ def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) ->
     remove(*(out / left for left in (CONFIG, SUMMARY, CHECKPOINT, WEIGHTS)))
     remove_parts(out)
     sizes = {name: len(split) for name, split in corpus.splits.items()}
-    facts = environment() | {"files": corpus.files, "examples": sizes}
+    facts = environment() | {"files": corpus.described, "examples": sizes}
     write_text(out / "environment.json", json.dumps(facts, indent=1) + "\n")
     write_text(out / METRICS, "")
     save_codec(codecs.source, out / "source.json")
@@ -96,13 +213,21 @@ def load_weights(model: nn.Module, path: Path) -> None:
             raise UserError(f"the weights in {path} are not all finite: {name}")
 
 
-def load_run(folder: Path) -> Run:
-    """A finished run from its folder, ready to decode."""
+def load_run(folder: str | Path, *, device: str | None = None) -> Run:
+    """Load a finished run from its folder, ready to decode.
+
+    Args:
+        folder: of the run.
+        device: where the model is put; an accelerator if there is one and none is given.
+    """
+    folder = Path(folder)
     config = from_yaml(folder / CONFIG)
     codecs = load_codecs(folder, config)
     model = config.model.build(len(codecs.source), len(codecs.target))
     load_weights(model, folder / WEIGHTS)
-    return Run(config, codecs, model.eval(), read_summary(folder))
+    if device is None and torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    return Run(config, codecs, model.to(device).eval(), read_summary(folder), folder)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -123,12 +248,3 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         if lacking:
             raise UserError(f"{path}, line {number}, is not {what}: it has no {lacking[0]}")
     return rows
-
-
-def load(folder: Path, *, threads: int) -> Run:
-    """The run on the best device there is."""
-    torch.set_num_threads(threads)
-    run = load_run(folder)
-    found = torch.accelerator.current_accelerator()
-    run.model.to(found if found is not None and torch.accelerator.is_available() else "cpu")
-    return run

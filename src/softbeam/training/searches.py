@@ -50,7 +50,7 @@ class Search(ABC):
     def check_fields(self, *, names: tuple[str, ...], **limits: float) -> None:
         """Raises UserError if one of the fields is outside of the limits."""
         for name in names:
-            limited(f"--{FLAGS.get(name, name)}", getattr(self, name), **limits)
+            limited(f"--{FLAGS.get(name, name).replace('_', '-')}", getattr(self, name), **limits)
 
     @property
     def left_to_right(self) -> bool:

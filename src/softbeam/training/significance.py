@@ -1,23 +1,11 @@
 """Paired and crossed bootstraps: how sure a difference between two systems is."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from softbeam.training.metrics import (
-    Array,
-    Sequences,
-    _bleu_metric,
-    _check_lengths,
-    _check_references,
-    _transpose,
-    bleu_counts,
-    bleu_of,
-    mean,
-)
+from softbeam.training.metrics import Array, _check_lengths, mean
 
 
 def paired_bootstrap(
@@ -130,74 +118,6 @@ def numbered(**systems: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
     return {f"run {i} of {n}": run for n, runs in systems.items() for i, run in enumerate(runs)}
 
 
-def paired_bootstrap_bleu(
-    a: Sequence[str],
-    b: Sequence[str],
-    references: Sequences,
-    *,
-    samples: int = 1000,
-    seed: int = 12345,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> dict[str, Any]:
-    """sacrebleu's paired bootstrap test of two translations, in this process.
-
-    Returns `a` and `b` (each with `score`, and `mean` and `half_width` of the 95 % interval over
-    resamples), `difference` of a over b, its 95 % `interval` (by `paired_bootstrap`), the
-    `p_value`, and the `signature`. sacrebleu gives equal scores the smallest p-value there is;
-    here equal scores have p-value 1.
-    """
-    from sacrebleu.significance import PairedTest
-
-    _check_lengths(a=a, b=b)
-    _check_references(a, references)
-    _check_samples(samples)
-    if seed < 1:
-        raise ValueError(f"seed={seed} must be at least 1: sacrebleu takes 0 for no seed")
-    with _sacrebleu_seed(seed):
-        signatures, scores = PairedTest(
-            [("a", list(a)), ("b", list(b))],
-            {"BLEU": _bleu_metric(tokenize, lowercase)},
-            _transpose(references),
-            test_type="bs",
-            n_samples=samples,
-            n_jobs=1,
-        )()
-    results: dict[str, Any] = dict(zip("ab", scores["BLEU"], strict=True))
-    difference = float(results["a"].score - results["b"].score)
-    counts = [bleu_counts(one, references, tokenize, lowercase) for one in (a, b)]
-    drawn = paired_bootstrap(*counts, samples=samples, seed=seed, statistic=bleu_of)
-    return {
-        **{name: _bootstrapped(result) for name, result in results.items()},
-        "difference": difference,
-        "interval": drawn["interval"],
-        "p_value": float(results["b"].p_value) if difference else 1.0,
-        "signature": str(signatures["BLEU"]),
-    }
-
-
 def _check_samples(samples: int) -> None:
     if samples < 1:
         raise ValueError(f"samples={samples} must be at least 1")
-
-
-def _bootstrapped(result: Any) -> dict[str, float]:
-    return {
-        "score": float(result.score),
-        "mean": float(result.mean),
-        "half_width": float(result.ci),
-    }
-
-
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """The environment variable by which sacrebleu is seeded, for a while."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before

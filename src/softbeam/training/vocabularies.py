@@ -7,13 +7,14 @@ from softbeam.data.tasks import Corpus, Translation
 from softbeam.data.vocabulary import PAD, SOURCE, Subwords, Vocabulary, load_codec
 from softbeam.errors import UserError
 from softbeam.training.config import RunConfig
+from softbeam.training.kinds import kind_of
 
 
 def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
     """Vocabularies of the training split: closed label sets, words, or subwords."""
     train = corpus.split("train")
     sources, targets = [e.source for e in train], [e.target for e in train]
-    if config.data.kind == "tagging":
+    if not kind_of(config.data).has_end:
         source = Vocabulary.build(sources, specials=SOURCE, min_count=min_count(sources))
         return Codecs(source, Vocabulary.build(targets))
     task = config.data
@@ -38,7 +39,7 @@ def min_count(sources: list[tuple[str, ...]]) -> int:
 def load_codecs(folder: Path, config: RunConfig) -> Codecs:
     """The vocabularies of a run; their special tokens are those that its model needs."""
     source, target = (load_codec(folder / f"{side}.json") for side in ("source", "target"))
-    needed = () if config.data.kind == "tagging" else config.model.specials
+    needed = config.model.specials if kind_of(config.data).has_end else ()
     if tuple(target.specials) != needed:
         raise UserError(
             f"{folder / 'target.json'} has the special tokens {list(target.specials)}, but "

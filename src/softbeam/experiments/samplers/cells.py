@@ -8,7 +8,7 @@ that resample sources.
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from softbeam.data.batches import collate
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
-from softbeam.data.tasks import Kind
+from softbeam.data.tasks import KindName
 from softbeam.errors import UserError
 from softbeam.runtime.cells import Result, key
 from softbeam.runtime.files import write_atomic
@@ -44,7 +44,7 @@ from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning
 from softbeam.schedules import Linear
 from softbeam.tensors import length_mask
 from softbeam.training import metrics
-from softbeam.training.evaluation import Problems, problems
+from softbeam.training.kinds import KINDS, Problems
 from softbeam.training.runs import WEIGHTS, Run, load_run
 from softbeam.types import Kernel, MaskedLM
 
@@ -114,7 +114,7 @@ class Texts(NamedTuple):
     references: list[list[tuple[str, ...]]]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> KindName:
         return self.run.config.data.kind
 
     def by_chain(self, values: Tensor) -> Array:
@@ -128,26 +128,13 @@ class Texts(NamedTuple):
         rows = zip(tokens, self.real, strict=True)
         words = [codec.decode(row[mask].tolist()) for row, mask in rows]
         golds = [self.references[source] for source in self.owner.tolist()]
-        counts = torch.from_numpy(quality_counts(self.kind, words, golds))
+        counts = torch.tensor(KINDS[self.kind].samples(golds, words), dtype=torch.float64)
         lengths = self.real.sum(-1)
         parts = {"energy": energy, "tokens": lengths, "quality": counts}
         return {name: self.by_chain(part) for name, part in parts.items()}
 
 
-def quality_counts(
-    kind: Kind,
-    predicted: Sequence[Sequence[str]],
-    references: Sequence[Sequence[Sequence[str]]],
-) -> Array:
-    """A row of counts for each text: those of BLEU, or of the token error rate."""
-    if kind == "transcription":
-        return np.array(metrics.error_counts(predicted, references), dtype=float)
-    golds = [[" ".join(tokens) for tokens in golds] for golds in references]
-    texts = [" ".join(tokens) for tokens in predicted]
-    return np.array(metrics.bleu_counts(texts, golds), dtype=float)
-
-
-def figures_of(kind: Kind, sums: Sums, weights: Array) -> dict[str, Array]:
+def figures_of(kind: KindName, sums: Sums, weights: Array) -> dict[str, Array]:
     """Energy per token, rates and quality over all sources, as arrays `... chains draws` by name.
 
     Args:
@@ -155,7 +142,7 @@ def figures_of(kind: Kind, sums: Sums, weights: Array) -> dict[str, Array]:
         sums: arrays `... chains sources` by name; the quality's counts have a further, last axis.
         weights: an array `draws sources`: how often each source counts.
     """
-    quality = metrics.token_errors_of if kind == "transcription" else metrics.bleu_of
+    quality = KINDS[kind].samples_quality
     counts = np.einsum("...sk,ds->...dk", sums["quality"], weights)
     other = {name: x for name, x in sums.items() if name != "quality"}
     total = {name: np.einsum("...s,ds->...d", x, weights) for name, x in other.items()}
@@ -175,8 +162,8 @@ def weights_of(folder: Path) -> str:
 @cache
 def open_run(folder: str, weights: str) -> tuple[Run, Problems]:
     """A run and the problems of its test split, read once for all cells of a process."""
-    loaded = load_run(Path(folder))
-    return loaded, problems(loaded.config.data.kind, loaded.config.data.load().split("test"))
+    loaded = load_run(folder, device="cpu")
+    return loaded, loaded.problems("test")
 
 
 @torch.no_grad()
@@ -275,7 +262,7 @@ def sample_sweeps(
     return heads, moments, {name: texts.sums(each, local(each)) for name, each in ends.items()}
 
 
-def values_of(kind: Kind, sums: Sums) -> dict[str, list[float]]:
+def values_of(kind: KindName, sums: Sums) -> dict[str, list[float]]:
     """Energy per token, rates and quality of one sweep, each for every repetition."""
     every = np.ones((1, sums["energy"].shape[-1]))
     return {name: x[..., 0].tolist() for name, x in figures_of(kind, sums, every).items()}

@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from softbeam.data.tasks import Kind
+from softbeam.data.tasks import KindName
 from softbeam.experiments.samplers.cells import Sampling, Sums, figures_of
 from softbeam.reports.verdicts import Judged, judged
 from softbeam.runtime.cells import Result
+from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import Array
 from softbeam.training.significance import crossed_interval
 
 TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)  # thesis, Table 6.2
 NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)  # thesis, Table 6.3
 COOLING = (0.02, 0.04, 0.06)  # thesis, Table 6.5
-QUALITY = {"translation": "BLEU", "transcription": "token error rate"}
 
 BOTH: tuple[Literal["local"], Literal["raw"]] = ("local", "raw")
 HIGH = 0.8  # our reading of "high acceptance rates (0.9 and 0.91)"
@@ -107,13 +107,13 @@ class Statements(NamedTuple):
     """Make judged claims from chains, by comparing their settings."""
 
     done: Done
-    kind: Kind
+    kind: KindName
     source: str
 
     @property
     def quality(self) -> tuple[str, int]:
         """The name of the quality, and the sign of an improvement."""
-        return QUALITY[self.kind], 1 if self.kind == "translation" else -1
+        return KINDS[self.kind].quality, KINDS[self.kind].sign
 
     def more(self, text: str, a: Array, b: Array | float, *, sign: int = 1) -> Judged:
         """Judge the claim that a is above b, or below it with sign -1."""
@@ -146,7 +146,7 @@ class Statements(NamedTuple):
         return ranges
 
 
-def claims(what: str, done: Done, kind: Kind) -> list[Judged]:
+def claims(what: str, done: Done, kind: KindName) -> list[Judged]:
     """Judge the claims of Sec. 6.6 to 6.8 that a table or figure can decide."""
     source, stated = STATED[what]
     return stated(Statements(done, kind, source))

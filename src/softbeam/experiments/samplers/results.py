@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softbeam.data.tasks import Kind
+from softbeam.data.tasks import KindName
 from softbeam.errors import UserError
 from softbeam.experiments.order import Order
 from softbeam.experiments.samplers.cells import Sampling, compute, sums_of, weights_of
-from softbeam.experiments.samplers.claims import QUALITY, Chains, Done, chains_of, claims
+from softbeam.experiments.samplers.claims import Chains, Done, chains_of, claims
 from softbeam.experiments.samplers.models import models
 from softbeam.experiments.samplers.tables import CELLS, PRESETS, PRINTED
 from softbeam.reports.charts import figure_of, save_chart
@@ -20,6 +20,7 @@ from softbeam.reports.tables import Published, columns_of, summary, table_text
 from softbeam.reports.verdicts import claim_text
 from softbeam.runtime.cells import records
 from softbeam.training.config import from_yaml
+from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import Array
 from softbeam.training.runs import CONFIG
 
@@ -85,7 +86,7 @@ def finish(
     return done, records(result.items(), order.folder)
 
 
-def record(what: str, done: Done, kind: Kind, title: str) -> dict[str, Any]:
+def record(what: str, done: Done, kind: KindName, title: str) -> dict[str, Any]:
     """The rows of a target, the published ones, the verdicts on its claims, and its text."""
     rows = TARGETS[what].rows(done, kind)
     printed, verdicts = published(what, rows), claims(what, done, kind)
@@ -102,7 +103,7 @@ def record(what: str, done: Done, kind: Kind, title: str) -> dict[str, Any]:
     }
 
 
-def kind_of(run: Path) -> Kind:
+def kind_of(run: Path) -> KindName:
     """The kind of task of a run; raises UserError if it is no conditional masked LM."""
     config = from_yaml(run / CONFIG)
     if config.model.left_to_right:
@@ -123,15 +124,15 @@ def each(values: Array) -> list[float]:
     return by_repetition
 
 
-def averages(name: Callable[[Sampling], str]) -> Callable[[Done, Kind], Figures]:
+def averages(name: Callable[[Sampling], str]) -> Callable[[Done, KindName], Figures]:
     """Tables 6.2 to 6.4 and all figures: energy, rates and quality after the burn-in.
 
     `name` tells the settings of a row apart.
     """
 
-    def rows(done: Done, kind: Kind) -> Figures:
+    def rows(done: Done, kind: KindName) -> Figures:
         columns = {"energy": "energy", "novel": "novel", "self": "repeated", "accept": "accept"}
-        columns |= {"stuck": "stuck", QUALITY[kind]: "quality"}
+        columns |= {"stuck": "stuck", KINDS[kind].quality: "quality"}
         return {
             f"{name(cell)}, {label(cell)}": {c: each(chains.mean(n)) for c, n in columns.items()}
             for cell, chains in done.items()
@@ -140,9 +141,9 @@ def averages(name: Callable[[Sampling], str]) -> Callable[[Done, Kind], Figures]
     return rows
 
 
-def annealing(done: Done, kind: Kind) -> Figures:
+def annealing(done: Done, kind: KindName) -> Figures:
     """Table 6.5: the best over the sweeps, as the thesis has it."""
-    quality, sign = QUALITY[kind], 1 if kind == "translation" else -1
+    quality, sign = KINDS[kind].quality, KINDS[kind].sign
     return {
         f"{cell.cooling:g} a sweep, {label(cell)}": {
             "energy, best": each(chains.best("energy", -1)),
@@ -154,9 +155,9 @@ def annealing(done: Done, kind: Kind) -> Figures:
     }
 
 
-def around_modes(done: Done, kind: Kind) -> Figures:
+def around_modes(done: Done, kind: KindName) -> Figures:
     """Table 6.6: quality of the last texts, and of those with the lowest energy on the way."""
-    quality = QUALITY[kind]
+    quality = KINDS[kind].quality
 
     def row(last: Mapping[str, Array], mode: Mapping[str, Array]) -> dict[str, list[float]]:
         return {
@@ -193,9 +194,9 @@ def published(what: str, rows: Figures) -> Published:
 # Figures
 
 
-def draw(panels: Sequence[str], done: Done, kind: Kind) -> "Figure":
+def draw(panels: Sequence[str], done: Done, kind: KindName) -> "Figure":
     """Lines by the sweep, with a band of one standard deviation over the repetitions."""
-    titles = {"energy": "E_local per token", "accept": "accepted", "quality": QUALITY[kind]}
+    titles = {"energy": "E_local per token", "accept": "accepted", "quality": KINDS[kind].quality}
     chart, all_axes = figure_of(len(panels), 4.0 * len(panels), 3.4)
     burn_in = max(cell.burn_in for cell in done)
     for axes, name in zip(all_axes, panels, strict=True):
@@ -225,7 +226,7 @@ def draw(panels: Sequence[str], done: Done, kind: Kind) -> "Figure":
 class Target(NamedTuple):
     """A table or figure: its rows, the panels of a figure, and whether sources have any length."""
 
-    rows: Callable[[Done, Kind], Figures]
+    rows: Callable[[Done, KindName], Figures]
     panels: tuple[str, ...] = ()
     any_length: bool = False
 

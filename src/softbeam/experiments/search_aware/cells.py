@@ -13,12 +13,13 @@ from typing import Any
 
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
-from softbeam.data.tasks import Corpus, Kind
+from softbeam.data.tasks import Corpus
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text
 from softbeam.training.config import RunConfig, to_json
 from softbeam.training.evaluation import evaluate_outputs, log_z
+from softbeam.training.kinds import Kind, kind_of
 from softbeam.training.loop import train
 from softbeam.training.runs import load_run
 from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
@@ -88,7 +89,7 @@ def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
     """The searches that a run is decoded with, on raw or normalized scores as it was trained."""
     own = config.select
     hard: dict[str, Search] = {"greedy": own.to(Greedy), "beam": own.to(Beam, k=3)}
-    return hard | ({"soft": own.to(SoftBeamSearch, k=3)} if kind == "tagging" else {})
+    return hard | ({"soft": own.to(SoftBeamSearch, k=3)} if not kind.has_end else {})
 
 
 def compute(cell: Training, out: Path) -> Result:
@@ -100,7 +101,7 @@ def compute(cell: Training, out: Path) -> Result:
     summary = train(config, folder, quiet=True, resume=True)
     loaded = load_run(folder)
     corpus = config.data.load()
-    kind = config.data.kind
+    kind = kind_of(config.data)
     decodes: dict[str, Any] = {}
     for split in SPLITS:
         for name, search in searches(kind, config).items():

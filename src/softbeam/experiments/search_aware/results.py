@@ -25,7 +25,7 @@ from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged
 from softbeam.runtime.cells import Result, records
 from softbeam.runtime.grid import run_grid
-from softbeam.training.evaluation import Problems, Scored, problems, scored
+from softbeam.training.kinds import Problems, Scored, kind_of
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
 from softbeam.training.significance import crossed_interval, sentence_gaps
 
@@ -160,8 +160,8 @@ def source_lengths(cell: Training, decode: str) -> list[int]:
 def sentence_scores(cell: Training, decode: str, folder: Path) -> Scored:
     """The scores of a finished run's outputs, sentence by sentence."""
     references = decoded_problems(cell.preset, cell.run, decode).references
-    kind = runs(cell.preset)[cell.run].config.data.kind
-    return scored(kind, references, outputs_of(cell, decode, folder))
+    kind = kind_of(runs(cell.preset)[cell.run].config.data)
+    return kind.per_sentence(references, outputs_of(cell, decode, folder))
 
 
 def decoded_problems(preset: str, run: str, decode: str) -> Problems:
@@ -170,7 +170,7 @@ def decoded_problems(preset: str, run: str, decode: str) -> Problems:
 
 @cache
 def read_once(preset: str, data: Task, split: str) -> Problems:
-    return problems(data.kind, decoded(preset, data.load(), split))
+    return kind_of(data).problems(decoded(preset, data.load(), split))
 
 
 def at(result: Any, path: Sequence[str | int]) -> float | None:

@@ -1,0 +1,84 @@
+"""Train a run by one call: from a recipe or a configuration, on files or on lists in memory."""
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from softbeam.data.tasks import EXAMPLES, InMemory, Pair
+from softbeam.errors import UserError
+from softbeam.objectives.base import Objective
+from softbeam.runtime import ranks
+from softbeam.runtime.files import write_text
+from softbeam.runtime.grid import ALONE, Workers
+from softbeam.training import many
+from softbeam.training.config import CONFIG, RunConfig, check, from_yaml
+from softbeam.training.recipes import RECIPES
+from softbeam.training.runs import Run, load_run
+
+
+def train(
+    recipe: str | RunConfig,
+    out: str | Path,
+    *,
+    objective: Objective | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    examples: Iterable[Pair] | None = None,
+    dev: Iterable[Pair] | None = None,
+    workers: Workers = ALONE,
+    **overrides: Any,
+) -> Run:
+    """Train a run into a folder; returns it, ready to decode.
+
+        tagger = train("tagging", out="runs/x", examples=[(["the", "cat"], ["D", "N"]), ...])
+        tagger.decode(["the cat"])[0][0].tokens
+
+    The same settings give the same weights. Raises UserError if the settings do not fit.
+
+    Args:
+        recipe: name of a recipe, or a whole configuration.
+        out: folder of the run.
+        objective: of the second stage.
+        seed: of weights, batches and everything random.
+        resume: continue from the last checkpoint in the folder; a finished run stays as it is.
+        quiet: show no progress.
+        examples: pairs of source and target instead of the recipe's data; each side is a sequence
+            of tokens, or a text of tokens with spaces between. The folder of the run keeps them.
+        dev: pairs for the choice of the best weights; without them a tenth of the examples is held
+            out, and of very few none.
+        workers: processes that train the restarts.
+        overrides: other fields of the configuration, such as `model` or `select`.
+    """
+    config, out = config_of(recipe), Path(out)
+    if unknown := overrides.keys() - {f.name for f in fields(RunConfig)}:
+        names = ", ".join(f.name for f in fields(RunConfig))
+        raise TypeError(f"train has no argument {min(unknown)!r}; a configuration has {names}")
+    if seed is not None:
+        overrides["seed"] = seed
+    config = replace(config, **overrides)
+    if objective is not None:
+        config = replace(config, finetune=replace(config.finetune, objective=objective))
+    if examples is not None:
+        data, text = InMemory.of(out, config.data.kind, examples, dev)
+        config = replace(config, data=data)
+        if resume and (out / CONFIG).is_file() and from_yaml(out / CONFIG).data != data:
+            raise UserError(f"{out} holds a run on other examples; give another folder")
+        write_text(out / EXAMPLES, text)
+    elif dev is not None:
+        raise TypeError("dev is for examples in memory; give examples too")
+    check(config)
+    many.train(config, out, quiet=quiet, resume=resume, workers=workers)
+    with ranks.joined():
+        ranks.wait()  # until the first process has written everything
+    return load_run(out)
+
+
+def config_of(recipe: str | RunConfig) -> RunConfig:
+    """Return the configuration of a recipe; raises UserError if there is no such recipe."""
+    if isinstance(recipe, RunConfig):
+        return recipe
+    if recipe not in RECIPES:
+        raise UserError(f"no recipe {recipe!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[recipe]()

@@ -1,0 +1,226 @@
+"""Kinds of tasks: what is a problem, what scores its outputs, and how two systems are compared."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from operator import eq
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from softbeam._lazy import lazy
+from softbeam.data.readers import Example
+from softbeam.data.tasks import KindName, Task
+
+if TYPE_CHECKING:
+    from softbeam.training import metrics, significance
+else:
+    metrics, significance = (
+        lazy("softbeam.training.metrics"),
+        lazy("softbeam.training.significance"),
+    )
+
+Tokens = Sequence[str]
+References = Sequence[Sequence[Tokens]]  # the acceptable outputs of each problem
+
+
+class Problems(NamedTuple):
+    """Sources to decode, and the acceptable outputs of each."""
+
+    sources: list[tuple[str, ...]]
+    references: list[list[tuple[str, ...]]]
+
+
+class Scored(NamedTuple):
+    """Scores of outputs, sentence by sentence, and the statistic that sums them up."""
+
+    metric: str
+    scores: Sequence[Any]
+    statistic: Callable[[Any], float]
+
+
+class Comparison(NamedTuple):
+    """The difference of two systems on the same sentences, by a paired bootstrap."""
+
+    metric: str
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+
+
+class Kind(ABC):
+    """A kind of task; there is one instance of each, in `KINDS`.
+
+    `main` is the metric that training selects by, `quality` the name of that which samples are
+    scored by. `has_end` says whether outputs end with an end mark; without one they are as long as
+    their source.
+    """
+
+    name: ClassVar[KindName]
+    main: ClassVar[str]
+    quality: ClassVar[str]
+    lower_is_better: ClassVar[bool] = False
+    has_end: ClassVar[bool] = True
+
+    def problems(self, examples: Sequence[Example]) -> Problems:
+        """Make one problem of every example."""
+        return Problems([e.source for e in examples], [[e.target] for e in examples])
+
+    @abstractmethod
+    def score(
+        self, predicted: Sequence[Tokens], references: References, source_lengths: Sequence[int]
+    ) -> dict[str, Any]:
+        """Compute all metrics of outputs, in percent."""
+
+    @abstractmethod
+    def per_sentence(self, references: References, outputs: Sequence[Tokens]) -> Scored:
+        """Score outputs sentence by sentence, for a bootstrap over sentences."""
+
+    def samples(self, references: References, outputs: Sequence[Tokens]) -> Sequence[Any]:
+        """Count in each sample what `samples_quality` adds up."""
+        return self.per_sentence(references, outputs).scores
+
+    @abstractmethod
+    def samples_quality(self, rows: Any) -> float:
+        """Compute `quality` from rows of `samples`."""
+
+    def main_metric(self, figures: dict[str, Any]) -> tuple[str, float]:
+        """Return the main metric of a score, and its value with a sign such that more is better."""
+        name = "f1" if "f1" in figures else self.main
+        return name, self.sign * figures[name]
+
+    @property
+    def sign(self) -> int:
+        """1 if more is better, -1 if less is."""
+        return -1 if self.lower_is_better else 1
+
+    def length_edges(self, source_lengths: Sequence[int]) -> list[int]:
+        """Choose the edges of about five equally large buckets of source lengths."""
+        ordered = sorted(source_lengths)
+        return sorted({ordered[len(ordered) * i // 5] for i in range(1, 5)} - {ordered[-1]})
+
+    def counted(self, tokens: Tokens) -> Tokens:
+        """Return the tokens as the metrics count them."""
+        return tokens
+
+    def compare(
+        self, references: References, a: Sequence[Tokens], b: Sequence[Tokens]
+    ) -> Comparison:
+        """Compare two systems' outputs by a paired bootstrap over sentences."""
+        first, second = (self.per_sentence(references, outputs) for outputs in (a, b))
+        test = significance.paired_bootstrap(first.scores, second.scores, statistic=first.statistic)
+        return Comparison(first.metric, test["difference"], test["interval"], test["p_value"])
+
+
+class Tagging(Kind):
+    """One label for each source token: token accuracy, and F1 where the labels are spans."""
+
+    name: ClassVar[KindName] = "tagging"
+    main = quality = "accuracy"
+    has_end = False
+
+    def score(
+        self, predicted: Sequence[Tokens], references: References, source_lengths: Sequence[int]
+    ) -> dict[str, Any]:
+        gold = [golds[0] for golds in references]
+        figures = {
+            "accuracy": metrics.token_accuracy(predicted, gold),
+            "sequence_accuracy": metrics.sequence_accuracy(predicted, gold),
+        }
+        if metrics.looks_like_iob({label for labels in gold for label in labels}):
+            spans = metrics.span_f1(predicted, gold)
+            figures |= {name: spans[name] for name in ("precision", "recall", "f1")}
+        return figures
+
+    def per_sentence(self, references: References, outputs: Sequence[Tokens]) -> Scored:
+        gold = [golds[0] for golds in references]
+        if metrics.looks_like_iob({label for labels in gold for label in labels}):
+            return Scored("f1", metrics.span_counts(outputs, gold), metrics.f1_of)
+        counts = [(sum(map(eq, p, g)), len(g)) for p, g in zip(outputs, gold, strict=True)]
+        return Scored("accuracy", counts, metrics.accuracy_of)
+
+    def samples_quality(self, rows: Any) -> float:
+        return metrics.accuracy_of(rows)
+
+
+class Transcription(Kind):
+    """A short output in a closed alphabet, such as a word's phonemes: error rates."""
+
+    name: ClassVar[KindName] = "transcription"
+    main = "sequence_error_rate"
+    quality = "token error rate"
+    lower_is_better = True
+
+    def problems(self, examples: Sequence[Example]) -> Problems:
+        """Make one problem of each source, scored against the nearest of its targets."""
+        grouped: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for example in examples:
+            grouped.setdefault(example.source, []).append(example.target)
+        return Problems(list(grouped), list(grouped.values()))
+
+    def score(
+        self, predicted: Sequence[Tokens], references: References, source_lengths: Sequence[int]
+    ) -> dict[str, Any]:
+        return dict(metrics.error_rates(predicted, references))
+
+    def per_sentence(self, references: References, outputs: Sequence[Tokens]) -> Scored:
+        pairs = zip(outputs, references, strict=True)
+        right = [100.0 * (list(p) in [list(g) for g in golds]) for p, golds in pairs]
+        return Scored("exact_matches", right, metrics.mean)
+
+    def samples(self, references: References, outputs: Sequence[Tokens]) -> Sequence[Any]:
+        return metrics.error_counts(outputs, references)
+
+    def samples_quality(self, rows: Any) -> float:
+        return metrics.token_errors_of(rows)
+
+
+class Translation(Kind):
+    """A text in another language: BLEU and chrF with their signatures."""
+
+    name: ClassVar[KindName] = "translation"
+    main = "bleu"
+    quality = "BLEU"
+
+    def score(
+        self, predicted: Sequence[Tokens], references: References, source_lengths: Sequence[int]
+    ) -> dict[str, Any]:
+        texts, golds = as_texts(predicted), [as_texts(accepted) for accepted in references]
+        bleu, chrf = metrics.bleu(texts, golds), metrics.chrf(texts, golds)
+        return {
+            "bleu": bleu["score"],
+            "chrf": chrf["score"],
+            "length_ratio": bleu["length_ratio"],
+            "precisions": bleu["precisions"],
+            "bleu_by_source_length": metrics.bleu_by_length(texts, golds, source_lengths),
+            "signature": bleu["signature"],
+            "chrf_signature": chrf["signature"],
+        }
+
+    def per_sentence(self, references: References, outputs: Sequence[Tokens]) -> Scored:
+        golds = [as_texts(accepted) for accepted in references]
+        return Scored("bleu", metrics.bleu_counts(as_texts(outputs), golds), metrics.bleu_of)
+
+    def samples_quality(self, rows: Any) -> float:
+        return metrics.bleu_of(rows)
+
+    def length_edges(self, source_lengths: Sequence[int]) -> list[int]:
+        """Return the edges by which BLEU is usually divided."""
+        return list(metrics.EDGES)
+
+    def counted(self, tokens: Tokens) -> Tokens:
+        """Return the tokens of BLEU's tokenization 13a."""
+        return metrics.bleu_tokens(" ".join(tokens))
+
+
+def as_texts(outputs: Sequence[Tokens]) -> list[str]:
+    """Join the tokens of each output by spaces."""
+    return [" ".join(tokens) for tokens in outputs]
+
+
+KINDS: dict[KindName, Kind] = {
+    kind.name: kind for kind in (Tagging(), Transcription(), Translation())
+}
+LOWER_IS_BETTER = {kind.main for kind in KINDS.values() if kind.lower_is_better}
+
+
+def kind_of(task: Task) -> Kind:
+    """Return the kind of a task's outputs."""
+    return KINDS[task.kind]
