@@ -15,7 +15,13 @@ from .objectives.likelihood import CrossEntropy as CrossEntropy
 from .objectives.scheduled_sampling import ScheduledSampling as ScheduledSampling
 from .objectives.soft_beam import DirectLoss as DirectLoss
 from .sampling.certificates import certify as certify
-from .sampling.texts.api import infill as infill, sample as sample, score as score
+from .sampling.texts.api import (
+    Samples as Samples,
+    infill as infill,
+    sample as sample,
+    score as score,
+)
+from .sampling.texts.settings import SamplingConfig as SamplingConfig
 from .search.decoders import LocallyNormalized as LocallyNormalized
 from .search.hard import beam_search as beam_search, greedy as greedy
 from .search.soft.decode import soft_beam_decode as soft_beam_decode
@@ -25,7 +31,13 @@ from .training.huggingface import (
     SearchAwareTrainer as SearchAwareTrainer,
     search_aware_loss as search_aware_loss,
 )
-from .training.runs import load_run as load_run
-from .types import Decoder as Decoder, Energy as Energy, Kernel as Kernel, MaskedLM as MaskedLM
+from .training.runs import Run as Run, load_run as load_run
+from .types import (
+    Decoder as Decoder,
+    Energy as Energy,
+    Kernel as Kernel,
+    MaskedLM as MaskedLM,
+    TextModel as TextModel,
+)
 
 __version__: str

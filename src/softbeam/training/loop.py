@@ -90,7 +90,7 @@ def train(
     a finished one is left as it is. Of one seed: `training.many.train` has restarts.
     """
     if config.restarts != 1:
-        raise ValueError(f"restarts={config.restarts}: trainings.train trains several seeds")
+        raise ValueError(f"restarts={config.restarts}: softbeam.training.train trains several seeds")
     torch.set_num_threads(config.threads)
     quiet = quiet or not ranks.first()
     corpus = config.data.load()
