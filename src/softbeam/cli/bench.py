@@ -100,11 +100,11 @@ def bench(words: list[str]) -> int:
     if name not in BENCHES:
         raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHES)}")
     about, module, options = BENCHES[name]
-    made = parser(f"bench {name}", about)
+    command = parser(f"bench {name}", about)
     for option, (kind, default, text) in ({"threads": THREADS} | options).items():
-        made.add_argument(f"--{option.replace('_', '-')}", type=kind, default=default, help=text)
-    made.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parsed = made.parse_args(as_lists(words, ("--vocab", "--k", "--models")))
+        command.add_argument(f"--{option.replace('_', '-')}", type=kind, default=default, help=text)
+    command.add_argument("--json", action="store_true", help="print a last line of JSON")
+    parsed = command.parse_args(as_lists(words, ("--vocab", "--k", "--models")))
     for option in ("threads", *options):
         check(option, parsed[option])
     import torch

@@ -13,14 +13,16 @@ from softbeam.errors import limited
 
 def demo(words: list[str]) -> int:
     """The whole story on packaged data in a few minutes: softbeam demo [--quick]"""
-    made = parser("demo", "Train taggers for their search, sample a masked model, write a report.")
-    made.add_argument("--out", type=str, default="runs/demo", help="folder for runs and report")
-    made.add_argument("--quick", action="store_true", help="less data and training: a minute")
+    command = parser(
+        "demo", "Train taggers for their search, sample a masked model, write a report."
+    )
+    command.add_argument("--out", type=str, default="runs/demo", help="folder for runs and report")
+    command.add_argument("--quick", action="store_true", help="less data and training: a minute")
     number = "dictionary words to train on; 8000 if not given, 4000 with --quick"
-    made.add_argument("--words", type=int | None, default=None, help=number)
-    made.add_argument("--quiet", action="store_true", help="no progress")
-    made.add_argument("--json", action="store_true", help="the tables as a last line of JSON")
-    parsed = made.parse_args(words)
+    command.add_argument("--words", type=int | None, default=None, help=number)
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    command.add_argument("--json", action="store_true", help="the tables as a last line of JSON")
+    parsed = command.parse_args(words)
     limited("--words", parsed.words, least=20)
     from softbeam.experiments.demo import FULL, QUICK, demo as run
 
@@ -36,26 +38,26 @@ def report(words: list[str]) -> int:
     """One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]"""
     if words[:1] == ["claims"]:
         return claims(words[1:])
-    made = parser(
+    command = parser(
         "report", "Write one HTML page about runs, tables and samples, or draw figure-3.1."
     )
-    made.add_argument(
+    command.add_argument(
         "runs",
         type=str,
         nargs="+",
         help="run folders, folders of runs, folders of reproduce, files of samples (.jsonl); "
         "or figure-3.1",
     )
-    made.add_argument("--out", type=str, default=None, help="the file to write")
-    made.add_argument("--beams", type=int, default=1, help="how many runs get pictures of beams")
-    made.add_argument(
+    command.add_argument("--out", type=str, default=None, help="the file to write")
+    command.add_argument("--beams", type=int, default=1, help="how many runs get pictures of beams")
+    command.add_argument(
         "--sentences",
         type=str,
         default="",
         help="the sentences of dev whose beams are drawn, counted from 1, as 3,17; "
         "a few short ones if not given",
     )
-    parsed = made.parse_args(words)
+    parsed = command.parse_args(words)
     if parsed.runs == ["figure-3.1"]:
         from softbeam.experiments.figure_3_1 import figure_3_1
 
@@ -75,13 +77,15 @@ def claims(words: list[str]) -> int:
     from softbeam.experiments.reproduce import claims_in
     from softbeam.reports.verdicts import claim_text, verdict_counts
 
-    made = parser("report claims", "Print the verdicts on the papers' claims about tables.")
-    made.add_argument(
+    command = parser("report claims", "Print the verdicts on the papers' claims about tables.")
+    command.add_argument(
         "tables", type=str, nargs="*", help="as table-4.1; every table of the folder if not given"
     )
-    made.add_argument("--results", type=str, default="results", help="folder of reproduce's files")
-    made.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parsed = made.parse_args(words)
+    command.add_argument(
+        "--results", type=str, default="results", help="folder of reproduce's files"
+    )
+    command.add_argument("--json", action="store_true", help="print a last line of JSON")
+    parsed = command.parse_args(words)
     by_table = claims_in(Path(parsed.results), parsed.tables)
     for name, judged in by_table.items():
         print(name)
@@ -106,17 +110,17 @@ def reproduce(words: list[str]) -> int:
     )
     from softbeam.runtime.progress import clock
 
-    made = parser("reproduce", "Compute a table or figure; finished parts are not run again.")
+    command = parser("reproduce", "Compute a table or figure; finished parts are not run again.")
     names = "; ".join(f"{k}: {v}" for k, v in TARGETS.items())
-    made.add_argument("what", type=str, help=f"{names}; {ALL}: all of these")
+    command.add_argument("what", type=str, help=f"{names}; {ALL}: all of these")
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
-    made.add_argument("--preset", type=str, default="cpu", help=sizes)
-    made.add_argument("--out", type=str, default="runs/reproduce", help="folder of results")
+    command.add_argument("--preset", type=str, default="cpu", help=sizes)
+    command.add_argument("--out", type=str, default="runs/reproduce", help="folder of results")
     seeds = "number of seeds; if not given, 3, or 5 for table-6.1 and figure-6.1"
-    made.add_argument("--seeds", type=int | None, default=None, help=seeds)
-    worker_arguments(made, jobs=None)
-    made.add_argument("--distinct", action="store_true", help="use each phoneme sequence once")
-    made.add_argument(
+    command.add_argument("--seeds", type=int | None, default=None, help=seeds)
+    worker_arguments(command, jobs=None)
+    command.add_argument("--distinct", action="store_true", help="use each phoneme sequence once")
+    command.add_argument(
         "--run",
         type=str | None,
         default=None,
@@ -124,15 +128,15 @@ def reproduce(words: list[str]) -> int:
         "masked-g2p, from which --seeds chains are sampled; if not given, --seeds runs of "
         "masked-g2p are trained",
     )
-    made.add_argument(
+    command.add_argument(
         "--start",
         type=Literal["greedy", "random"],
         default="greedy",
         help="first texts of these chains: all positions predicted at once, or random tokens",
     )
-    made.add_argument("--quiet", action="store_true", help="print no progress")
-    made.add_argument("--json", action="store_true", help="print the record as a line of JSON")
-    parsed = made.parse_args(words)
+    command.add_argument("--quiet", action="store_true", help="print no progress")
+    command.add_argument("--json", action="store_true", help="print the record as a line of JSON")
+    parsed = command.parse_args(words)
     folder = Path(parsed.run) if parsed.run else None
     knobs = {k: parsed[k] for k in ("preset", "seeds", "distinct", "start", "quiet")}
     parsed.jobs = os.cpu_count() or 1 if parsed.jobs is None else parsed.jobs

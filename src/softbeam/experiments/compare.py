@@ -124,11 +124,11 @@ def table_rows(
     The bootstrap draws from the sentences of all seeds, so its interval covers the variation of
     sentences; the spread covers that of seeds.
     """
-    base = [tokens for one in scored[first.name] for tokens in one.outputs]
+    base = [tokens for run in scored[first.name] for tokens in run.outputs]
     rows = []
     for name, runs in scored.items():
-        values = [one.value for one in runs]
-        outputs = [tokens for one in runs for tokens in one.outputs]
+        values = [run.value for run in runs]
+        outputs = [tokens for run in runs for tokens in run.outputs]
         row: dict[str, Any] = {
             "trial": name,
             "metric": runs[0].metric,

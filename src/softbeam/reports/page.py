@@ -87,7 +87,7 @@ def write_report(
         curves=curves(runs),
         beams=drawn_beams(runs, beams, sentences),
         sampled=sampled,
-        data=as_script({"samples": [one["texts"] for one in sampled]}),
+        data=as_script({"samples": [file["texts"] for file in sampled]}),
     )
     write_text(out, page)
     return out
@@ -246,15 +246,15 @@ def read_config(path: Path) -> str:
 def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Charts of all runs by the update: loss, metrics on dev, alpha, the probability of gold."""
     loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
-    made = [("Training loss", "loss", loss)]
+    charts = [("Training loss", "loss", loss)]
     for metric in sorted({r["dev"][0]["metric"] for r in runs if r["dev"]}):
         rows = [r for r in runs if r["dev"] and r["dev"][0]["metric"] == metric]
         lines = [(r["name"], *series(r["dev"], "value")) for r in rows]
-        made.append((f"Dev {metric.replace('_', ' ')}, percent", metric, lines))
+        charts.append((f"Dev {metric.replace('_', ' ')}, percent", metric, lines))
     for name, title in SCHEDULES.items():
         lines = [(r["name"], *r["schedules"][name]) for r in runs if name in r["schedules"]]
-        made.append((title, name, lines))
-    return [{"title": t, "svg": lines_svg("update", y, lines)} for t, y, lines in made if lines]
+        charts.append((title, name, lines))
+    return [{"title": t, "svg": lines_svg("update", y, lines)} for t, y, lines in charts if lines]
 
 
 def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:

@@ -100,14 +100,14 @@ def kernel(form: str, case: Setting) -> Counting:
         count[0] += len(ids)
         return full(ids)
 
-    made = plain_sampler(
+    plain = plain_sampler(
         logits,
         mask_id=case.mlm.mask_id,
         allowed=case.mlm.allowed,
         sites=case.free[0].nonzero()[:, 0].tolist(),
         keep_energy=form == "T+1 passes",
     )
-    return Counting(made, lambda: count[0])
+    return Counting(plain, lambda: count[0])
 
 
 def take_steps(
@@ -143,23 +143,23 @@ def burn_in_texts(case: Setting, sweeps: int) -> Tensor:
 
 def compare_forms(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[str, float]]:
     """Proposals/s and rows of each form, and how many times as fast it is as the first two."""
-    made = {form: kernel(form, case) for form in FORMS}
-    states = {form: made[form].kernel.init(case.tokens) for form in FORMS}
+    kernels = {form: kernel(form, case) for form in FORMS}
+    states = {form: kernels[form].kernel.init(case.tokens) for form in FORMS}
     seconds: dict[str, list[float]] = {form: [] for form in FORMS}
     processor: dict[str, list[float]] = {form: [] for form in FORMS}
     rows = dict.fromkeys(FORMS, 0)
     for turn in range(repeats):
         blocks = some_blocks(case.free, steps, turn)
         for form in FORMS:
-            before = made[form].rows()
+            before = kernels[form].rows()
 
             def play(form: str = form, blocks: list[Tensor] = blocks, turn: int = turn) -> None:
-                states[form], _ = take_steps(made[form].kernel, states[form], blocks, turn)
+                states[form], _ = take_steps(kernels[form].kernel, states[form], blocks, turn)
 
             started = process_time()
             seconds[form].append(timed(play))
             processor[form].append(process_time() - started)
-            rows[form] += made[form].rows() - before
+            rows[form] += kernels[form].rows() - before
     proposals = steps * len(case.tokens)
     found = {}
     for form in FORMS:
@@ -178,8 +178,8 @@ def identical(case: Setting, *, steps: int) -> dict[str, bool]:
     blocks, expected = some_blocks(case.free, steps, 0), None
     found = {}
     for form in ("reference", *FORMS):
-        made = kernel(form, case).kernel
-        state, infos = take_steps(made, made.init(case.tokens), blocks, 0)
+        stepper = kernel(form, case).kernel
+        state, infos = take_steps(stepper, stepper.init(case.tokens), blocks, 0)
         expected = expected or (state, infos)
         found[form] = (
             torch.equal(state.tokens, expected[0].tokens)
@@ -194,8 +194,8 @@ def identical(case: Setting, *, steps: int) -> dict[str, bool]:
 def long_run(case: Setting, *, sweeps: int) -> dict[str, float]:
     """The chain's ESS of the energy for each sweep, and its rates."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(1)
-    made = kernel("fast", case).kernel
-    found = trace(run_chains(made, case.tokens, case.free, plan=plan, rng=rng))
+    stepper = kernel("fast", case).kernel
+    found = trace(run_chains(stepper, case.tokens, case.free, plan=plan, rng=rng))
     ess = bulk_ess(found.energy)
     return {
         "ess_per_sweep": float("nan") if ess is None else ess / sweeps,

@@ -70,7 +70,7 @@ def texts_of(name: str, texts: int, tokens: int) -> list[str]:
 
 def ours(mlm: HfMaskedLM, texts: Sequence[str]) -> list[float]:
     """softbeam's score of each text."""
-    return [one.score for one in score_texts(mlm, texts)]
+    return [text.score for text in score_texts(mlm, texts)]
 
 
 def theirs(mlm: HfMaskedLM) -> Callable[[Sequence[str]], list[float]]:
