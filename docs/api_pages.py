@@ -12,8 +12,8 @@ ROOT = ("types", "errors", "schedules", "exact")  # modules beside the packages 
 
 def doors() -> list[str]:
     """Return the packages that list public names: softbeam itself first."""
-    names = [f"softbeam.{module.name}" for module in pkgutil.iter_modules(softbeam.__path__)]
-    packages = [name for name in names if hasattr(importlib.import_module(name), "__path__")]
+    found = pkgutil.iter_modules(softbeam.__path__)
+    packages = [f"softbeam.{module.name}" for module in found if module.ispkg]
     return ["softbeam", *(name for name in packages if public(importlib.import_module(name)))]
 
 

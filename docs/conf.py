@@ -77,7 +77,8 @@ def links_from_the_root(app: Any, path: Path, parent: str, content: list[str]) -
 
 def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Escape what RST takes for markup in docstrings, outside backticks: they are plain text."""
-    if lines and lines[0].startswith("Alias for field number"):  # written by namedtuple
+    borrowed = what == "data" and lines and lines[0] in (type(obj).__doc__ or "")  # dict's own
+    if borrowed or (lines and lines[0].startswith("Alias for field number")):  # namedtuple's
         lines.clear()
     for number, line in enumerate(lines):
         parts = re.split(r"(`[^`]*`)", line)
