@@ -1,4 +1,4 @@
-"""Where it runs: without extras, network, a disk to write to, a locale; on Python 3.11 to 3.13."""
+"""Where it runs: without extras, network, a disk to write to, a locale; on which Python."""
 
 import ast
 import os
@@ -312,6 +312,7 @@ def test_the_syntax_is_that_of_the_oldest_version():
         ast.parse(path.read_text(encoding="utf-8"), feature_version=oldest)
 
 
-def test_the_versions_that_are_named_are_those_that_are_tried():
+def test_the_versions_that_are_named_are_those_that_run_all_tests():
+    """Python 3.12 and 3.13 compile the source; the tests have run on neither."""
     named = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if ":: 3." in c]
-    assert named == VERSIONS and PROJECT["requires-python"] == f">={VERSIONS[0]}"
+    assert named == VERSIONS[:1] and PROJECT["requires-python"] == f">={VERSIONS[0]}"

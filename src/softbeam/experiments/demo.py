@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import torch
@@ -112,7 +113,7 @@ def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
     }
     tables = tables_of(rows, len(test))
     for table in tables:
-        print(titled_rows(table.title, table.rows), table.note, "", sep="\n")
+        print(titled_rows(table.title, table.rows), fill(table.note, 100), "", sep="\n")
     page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
     for line in conclusions(rows):
         print(f"- {line}")
@@ -350,10 +351,9 @@ def conclusions(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 def what_next(out: Path) -> list[str]:
     """List commands to go on with; those after the first two download data or a model."""
     best, other = (shlex.quote(str(folder_of(out, name))) for name in (GLOBAL, MORE))
-    search = f"--search beam --beam {BEAM} --normalize false"
     return [
-        f"echo knowledge | softbeam decode {best} --input - {search}",
-        f"softbeam evaluate {best} --split test {search} --against {other}",
+        f"echo knowledge | softbeam decode {best} --input -",
+        f"softbeam evaluate {best} --split test --against {other}",
         "softbeam train ccg --model.encoder uni --objective direct-loss --beam 3 --out runs/ccg",
         "softbeam sample --mlm sapiens-vh --text 'EVQLVESGGG[MASK][MASK]QPGG' --out vh.jsonl",
         "softbeam report runs/ccg vh.jsonl --out report.html",

@@ -185,7 +185,7 @@ def drawing(path: Path) -> str:
 def drawn_beams(
     runs: Sequence[dict[str, Any]], most: int, sentences: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Pictures of the soft beams of at most `most` runs; those trained with an alpha come first."""
+    """Pictures of the soft beams of at most `most` runs; runs trained on them come first."""
     able = [run for run in runs if run["left_to_right"] and run["finished"]]
     able.sort(key=lambda run: (not run["soft_beam"], "alpha" not in run["schedules"]))
     beams = []
