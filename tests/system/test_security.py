@@ -101,15 +101,15 @@ def test_a_wheel_that_would_write_elsewhere_writes_nothing(tmp_path, monkeypatch
     monkeypatch.setattr(catalogue, "wheel", lambda requirement: content)
     with pytest.raises(UserError, match="has SHA-256 .* is pinned: refused"):
         catalogue.fetch("rxnmapper")
-    pinned = replace(catalogue.entry("rxnmapper"), sha256=sha256(content).hexdigest())
-    monkeypatch.setattr(catalogue, "ENTRIES", (pinned,))
+    pinned = replace(catalogue.MODELS["rxnmapper"], sha256=sha256(content).hexdigest())
+    monkeypatch.setitem(catalogue.MODELS, "rxnmapper", pinned)
     with pytest.raises(UserError, match="the wheel of rxnmapper==0.4.3 cannot be used"):
         catalogue.fetch("rxnmapper")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_every_model_is_pinned():
-    for entry in catalogue.ENTRIES:
+    for entry in catalogue.MODELS.values():
         assert "==" in entry.requirement and len(bytes.fromhex(entry.sha256)) == 32
 
 

@@ -1,103 +1,114 @@
-"""Commands for what is downloaded: data, models."""
+"""Commands for what can be downloaded: data, models."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.cli.parser import parser, say_json
 from softbeam.errors import UserError
+
+if TYPE_CHECKING:
+    from softbeam.data import catalogue as corpora
+    from softbeam.models import catalogue as pretrained
+    from softbeam.training import fairseq
+else:
+    corpora = lazy("softbeam.data.catalogue")
+    pretrained = lazy("softbeam.models.catalogue")
+    fairseq = lazy("softbeam.training.fairseq")
+
+JSON = "print the same as a last line of JSON"
 
 
 def data(words: list[str]) -> int:
     """The catalogue of corpora: softbeam data list | show NAME | fetch NAME"""
-    from softbeam.data import catalogue
-
-    made = parser(
-        "data", "list: what there is; show NAME: origin, licence, files; fetch NAME: get it."
+    command = parser(
+        "data",
+        "list: print all corpora; show NAME: print origin, licence, files; fetch NAME: download.",
     )
-    made.add_argument("action", type=str, choices=["list", "show", "fetch"])
-    made.add_argument("name", type=str, nargs="?", default=None)
-    made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
-    parsed = made.parse_args(words)
+    command.add_argument("action", type=str, choices=["list", "show", "fetch"])
+    command.add_argument("name", type=str, nargs="?", default=None)
+    command.add_argument("--json", action="store_true", help=JSON)
+    parsed = command.parse_args(words)
+    summary: dict[str, Any]
     if parsed.action == "list":
-        rows = {name: catalogue.describe(name) for name in catalogue.names()}
-        for name, row in rows.items():
+        summary = {"corpora": {name: corpora.describe(name) for name in corpora.CORPORA}}
+        for name, row in summary["corpora"].items():
             print(f"{name:16} {row['title']}")
-        if parsed.json:
-            say_json({"corpora": rows})
-        return 0
-    if parsed.name is None:
-        raise UserError(f"{parsed.action} needs a name; there are {', '.join(catalogue.names())}")
-    if parsed.action == "show":
-        shown = catalogue.describe(parsed.name)
-        show_corpus(shown)
-        if parsed.json:
-            say_json(shown)
-        return 0
-    paths = [str(path) for path in catalogue.fetch(parsed.name)]
-    print("\n".join(paths))
+    elif parsed.action == "show":
+        summary = corpora.describe(named(parsed, corpora.CORPORA))
+        show_corpus(summary)
+    else:
+        paths = [str(path) for path in corpora.fetch(named(parsed, corpora.CORPORA))]
+        summary = {"name": parsed.name, "files": paths}
+        print("\n".join(paths))
     if parsed.json:
-        say_json({"name": parsed.name, "files": paths})
+        say_json(summary)
     return 0
 
 
-def show_corpus(shown: dict[str, Any]) -> None:
-    """A corpus for a reader: what it is, where it comes from, where its files are now."""
+def named(parsed: Any, catalogue: "corpora.Catalogue[Any]") -> str:
+    """Return the name on the command line; raises UserError if there is none."""
+    if parsed.name is None:
+        raise UserError(f"{parsed.action} needs a name; there are {', '.join(catalogue)}")
+    return str(parsed.name)
+
+
+def show_corpus(corpus: dict[str, Any]) -> None:
+    """Print the description of a corpus: what it is, its origin, and where its files are."""
     for key in ("name", "title", "licence", "note"):
-        print(f"{key:8} {shown[key]}")
-    for origin in shown["origin"]:
+        print(f"{key:8} {corpus[key]}")
+    for origin in corpus["origin"]:
         print(f"origin   {' '.join(origin.values())}")
-    for file in shown["files"]:
+    for file in corpus["files"]:
         print(f"file     {file['name']}  {file['size']:,} bytes  {file['found'] or 'not here yet'}")
-    if shown["supply"]:
-        print(f"supply   {shown['supply']}")
+    if corpus["supply"]:
+        print(f"supply   {corpus['supply']}")
 
 
 def models(words: list[str]) -> int:
     """Real masked language models: softbeam models list | fetch NAME | convert CHECKPOINT"""
-    from softbeam.models import catalogue as pretrained
-
-    made = parser(
+    command = parser(
         "models",
-        "list: what there is; fetch NAME: get it, as a Hugging Face folder; convert FILE: a "
-        "fairseq checkpoint of Mask-Predict as a run.",
+        "list: print all models; fetch NAME: download a model as a Hugging Face folder; convert "
+        "FILE: convert a fairseq checkpoint of Mask-Predict to a run.",
     )
-    made.add_argument("action", type=str, choices=["list", "fetch", "convert"])
-    names = ", ".join(pretrained.names())
-    made.add_argument("name", type=str, nargs="?", default=None, help=f"{names}; or a checkpoint")
-    made.add_argument("--source-dict", type=str | None, default=None, help="convert: dict.de.txt")
-    made.add_argument("--target-dict", type=str | None, default=None, help="convert: dict.en.txt")
-    made.add_argument("--out", type=str, default="runs/converted", help="convert: the run's folder")
-    made.add_argument("--json", action="store_true", help="the same as a last line of JSON")
-    parsed = made.parse_args(words)
+    command.add_argument("action", type=str, choices=["list", "fetch", "convert"])
+    names = f"{', '.join(pretrained.MODELS)}; or a checkpoint"
+    command.add_argument("name", type=str, nargs="?", default=None, help=names)
+    command.add_argument(
+        "--source-dict", type=str | None, default=None, help="convert: dict.de.txt"
+    )
+    command.add_argument(
+        "--target-dict", type=str | None, default=None, help="convert: dict.en.txt"
+    )
+    command.add_argument(
+        "--out", type=str, default="runs/converted", help="convert: the run folder"
+    )
+    command.add_argument("--json", action="store_true", help=JSON)
+    parsed = command.parse_args(words)
+    summary: dict[str, Any]
     if parsed.action == "list":
-        rows = [pretrained.describe(name) for name in pretrained.names()]
-        for row in rows:
+        summary = {"models": [pretrained.describe(name) for name in pretrained.MODELS]}
+        for row in summary["models"]:
             print(f"{row['name']:12} {row['title']} ({row['licence']})")
             print(f"{'':12} {row['found'] or 'not here yet'}")
-        if parsed.json:
-            say_json({"models": rows})
-        return 0
-    if parsed.action == "convert":
-        return convert(parsed)
-    if parsed.name is None:
-        raise UserError(f"fetch needs a name; there are {', '.join(pretrained.names())}")
-    folder = str(pretrained.fetch(parsed.name))
-    print(folder)
+    elif parsed.action == "fetch":
+        folder = pretrained.fetch(named(parsed, pretrained.MODELS))
+        summary = {"name": parsed.name, "folder": str(folder)}
+        print(folder)
+    else:
+        folder = convert(parsed)
+        summary = {"checkpoint": parsed.name, "folder": str(folder)}
+        print(folder)
     if parsed.json:
-        say_json({"name": parsed.name, "folder": folder})
+        say_json(summary)
     return 0
 
 
-def convert(parsed: Any) -> int:
-    """A checkpoint of Mask-Predict as a run."""
-    given = (parsed.name, parsed.source_dict, parsed.target_dict)
-    if None in given:
+def convert(parsed: Any) -> Path:
+    """Convert a checkpoint of Mask-Predict to a run folder, and return the folder."""
+    files = (parsed.name, parsed.source_dict, parsed.target_dict)
+    if None in files:
         raise UserError("convert needs a checkpoint, --source-dict and --target-dict")
-    from softbeam.training.fairseq import convert as run
-
-    checkpoint, source, target = map(Path, given)
-    folder = str(run(checkpoint, source, target, Path(parsed.out)))
-    print(folder)
-    if parsed.json:
-        say_json({"checkpoint": parsed.name, "folder": folder})
-    return 0
+    checkpoint, source, target = map(Path, files)
+    return fairseq.convert(checkpoint, source, target, Path(parsed.out))

