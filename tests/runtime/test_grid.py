@@ -112,11 +112,11 @@ def test_a_cell_and_its_function_are_found_by_what_json_knows():
         known = json.loads(json.dumps(settings(cell)))
         assert cell_of(of_nested, known) == cell
     assert work_named(name_of(square), ["support.grid_cells"]) is square
-    with pytest.raises(UserError, match="support.grid_cells:square is not of softbeam; --module"):
+    with pytest.raises(UserError, match="square does not belong to softbeam; --module"):
         work_named(name_of(square))
-    with pytest.raises(UserError, match="softbeam.no:x is not here"):
+    with pytest.raises(UserError, match="softbeam.no:x cannot be imported"):
         work_named("softbeam.no:x")
-    with pytest.raises(UserError, match="os:system is not of softbeam"):
+    with pytest.raises(UserError, match="os:system does not belong to softbeam"):
         work_named("os:system")
     for bad in (lambda cell, folder: {}, partial(square, folder=Path())):
         with pytest.raises(ValueError, match="workers need a function"):
@@ -126,7 +126,7 @@ def test_a_cell_and_its_function_are_found_by_what_json_knows():
 def test_another_version_of_a_cell_is_not_taken_for_it():
     known = settings(Cell(x=1))
     for other in (known | {"y": 2}, {"cell": "Cell", "x": 1}, known | {"cell": "Other"}):
-        with pytest.raises(UserError, match="Cell (is another one here|cannot be made)"):
+        with pytest.raises(UserError, match="Cell (differs in this version|cannot be made)"):
             cell_of(square, other)
 
 

@@ -93,7 +93,7 @@ def test_a_worker_runs_only_what_it_may_and_gives_the_cell_back(tmp_path):
     queue = lite(tmp_path)
     with asking(queue) as found:
         Watch(found, CELLS[:1], square, tmp_path)
-    with pytest.raises(UserError, match="support.grid_cells:square is not of softbeam; --module"):
+    with pytest.raises(UserError, match="square does not belong to softbeam; --module"):
         serve(queue, until=Patience(0.0))
     assert sorted(states(queue)) == ["FAIL", "WAITING"] and not ran(tmp_path)
     assert serve(queue, modules=["support.grid_cells"], until=Patience(0.0)) == (1, 0)

@@ -13,7 +13,7 @@ PACKAGES = ("softbeam", "torch", "numpy", "transformers", "accelerate", "tokeniz
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine, commit and command: enough to know what produced a number."""
+    """Return the versions, machine, commit and command that produce a result."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "commit": commit(),
@@ -26,6 +26,7 @@ def environment() -> dict[str, Any]:
 
 
 def installed(name: str) -> str | None:
+    """Return the version of an installed package, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -33,7 +34,10 @@ def installed(name: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The source tree's commit, marked where the tree has changes; None outside a checkout."""
+    """Return the commit of the source tree, with `+changes` if the tree has any.
+
+    None outside a checkout.
+    """
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> str:

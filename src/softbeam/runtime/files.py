@@ -1,4 +1,4 @@
-"""Files written whole or not at all, files that grow by whole lines, and JSON or a sentence."""
+"""Atomic writes, append-only logs, and checked reading of JSON and of checkpoints."""
 
 import json
 import os
@@ -23,10 +23,11 @@ else:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A path to write to whose file takes the target's place at the end, synced, or vanishes.
+    """Give a temporary path to write to; its file replaces the target when the block ends.
 
-    Readers see the old file, or nothing, until the new one is whole. The temporary file lies in
-    the same folder, so the replacement never crosses a file system.
+    Readers see the old file, or none, until the new file is complete and synced. The temporary
+    file lies in the target's folder, so that replacing it never crosses a file system, and is
+    removed after an error. Raises UserError if the target cannot be written.
     """
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -43,25 +44,25 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def write_atomic(target: Path, data: bytes) -> None:
-    """Write the file whole or not at all."""
+    """Write a file completely or not at all."""
     with replacing(target) as part:
         part.write_bytes(data)
 
 
 def require_writable(folder: Path) -> None:
-    """A UserError, before anything long begins, if nothing can be written to the folder."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(f"{folder} cannot be written: {there} is no folder that can be written to")
+    """Raise UserError if nothing can be written to the folder, which need not exist yet."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(f"{folder} cannot be written: {existing} is not a writable folder")
 
 
 def write_text(target: Path, text: str) -> None:
-    """The same for text, in UTF-8."""
+    """Write a text file, in UTF-8, completely or not at all."""
     write_atomic(target, text.encode("utf-8"))
 
 
 def remove(*paths: Path) -> None:
-    """Remove files, if they are there."""
+    """Remove the files that exist; raises UserError if one cannot be removed."""
     for path in paths:
         try:
             path.unlink()
@@ -72,37 +73,44 @@ def remove(*paths: Path) -> None:
 
 
 def remove_parts(folder: Path, name: str = "*") -> None:
-    """Remove what killed writers of a file, or of any, left; nobody may be writing it now."""
+    """Remove temporary files that killed processes left of one file or of all files in a folder.
+
+    No process may be writing these files now.
+    """
     remove(*folder.glob(f".{name}.????????.part"))
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
+    """Make the UserError that says why a path cannot be written."""
     return UserError(f"{path} cannot be written: {error.strerror or error}")
 
 
 class Growing:
-    """A file that grows by whole lines: one that does not fit on the disk is cut off again.
+    """A file to which complete lines are appended; a line that does not fit on the disk is undone.
 
-    A kill may still leave a part of a line at the end, for which there are two cures: who goes on
-    writing gives the length that is known to be good, and who reads takes `whole_lines`.
+    A process that is killed may still leave an incomplete last line. A writer that resumes gives
+    the length that its checkpoint recorded, and a reader uses `whole_lines`.
     """
 
     def __init__(self, path: Path, length: int):
-        """Open a file that exists, and cut it to a length."""
+        """Open an existing file and cut it to `length` bytes.
+
+        Raises UserError if the file is shorter or cannot be written.
+        """
         self.path = path
         try:
             size = path.stat().st_size if path.is_file() else -1
             if size < length:
-                found = f"it has {size}" if size >= 0 else "it is not there"
-                raise UserError(f"{path}: the checkpoint says {length} bytes, but {found}")
-            self.file = path.open("r+b", buffering=0)  # nothing is left over for a second try
+                actual = f"it has {size}" if size >= 0 else "it does not exist"
+                raise UserError(f"{path}: the checkpoint says {length} bytes, but {actual}")
+            self.file = path.open("r+b", buffering=0)  # no buffer that is written after an error
             self.file.truncate(length)
             self.file.seek(length)
         except OSError as error:
             raise cannot_write(path, error) from error
 
     def append(self, lines: bytes) -> None:
-        """All of the lines, or none and a sentence."""
+        """Append all of the lines, or append none and raise UserError."""
         before, left = self.file.tell(), memoryview(lines)
         try:
             while left:
@@ -114,7 +122,7 @@ class Growing:
             raise cannot_write(self.path, error) from error
 
     def synced(self) -> int:
-        """The length of the file, all of it on the disk."""
+        """Sync the file to the disk and return its length."""
         try:
             os.fsync(self.file.fileno())
         except OSError as error:
@@ -132,7 +140,7 @@ class Growing:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file; one without an end, which is being written or was cut, is left out."""
+    """Yield the complete lines of a file, without a last line that has no line end."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -146,9 +154,10 @@ ANY: Types = MappingProxyType({})
 def read_object(
     path: Path, what: str, types: Types = ANY, *, needed: bool = False
 ) -> dict[str, Any]:
-    """The JSON object in a file, or a sentence that it is not `what`.
+    """Read the JSON object in a file.
 
-    Those of its fields that have a type here are of that type; if `needed`, it has all of them.
+    Raises UserError, which says that the file is not `what`, if a field that is named in `types`
+    has another type, or is missing and `needed`.
     """
     try:
         content = path.read_bytes()
@@ -158,7 +167,10 @@ def read_object(
 
 
 def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a file's whole lines, or a sentence that one of them is not `what`."""
+    """Yield the JSON objects in a file's complete lines.
+
+    Raises UserError, which says that a line is not `what`, if it has no such object.
+    """
     try:
         for number, line in enumerate(whole_lines(path), 1):
             yield json_object(line, f"{path}, line {number}, is not {what}", types)
@@ -169,7 +181,7 @@ def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, A
 def json_object(
     content: bytes, wrong: str, types: Types = ANY, *, needed: bool = False
 ) -> dict[str, Any]:
-    """The object that the bytes are; `wrong` begins the sentence if they are not."""
+    """Parse a JSON object; raises UserError, whose message begins with `wrong`, if it is none."""
     try:
         value = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -178,7 +190,10 @@ def json_object(
 
 
 def check_fields(value: Any, wrong: str, types: Types, *, needed: bool = False) -> dict[str, Any]:
-    """The value itself, an object whose fields have these types; or a sentence."""
+    """Return the value if it is an object whose fields have these types.
+
+    Raises UserError, whose message begins with `wrong`, if it is not.
+    """
     if not isinstance(value, dict):
         raise UserError(f"{wrong}: expected a JSON object, found a {type(value).__name__}")
     for name, wanted in types.items():
@@ -190,18 +205,18 @@ def check_fields(value: Any, wrong: str, types: Types, *, needed: bool = False) 
 
 
 def save_checkpoint(path: Path, tensors: "Mapping[str, Tensor]", facts: Mapping[str, Any]) -> None:
-    """Tensors and facts (JSON) of one moment."""
+    """Write tensors, and facts that JSON can hold, to one file."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_atomic(path, tensor_files.save(ready, metadata={"facts": json.dumps(facts)}))
 
 
 def load_checkpoint(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """What `save_checkpoint` wrote, or a sentence."""
+    """Read the tensors and facts that `save_checkpoint` wrote; raises UserError if they are bad."""
     try:
         with safe_open(str(path), framework="pt") as file:
             facts = json.loads((file.metadata() or {})["facts"])
             if not isinstance(facts, dict):
-                raise ValueError("its facts are no JSON object")
+                raise ValueError("its facts are not a JSON object")
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a checkpoint that softbeam wrote: {error!r}") from None

@@ -1,7 +1,7 @@
-"""A grid of cells, run here, in several processes, or by the workers of a queue.
+"""Compute a grid of cells in this process, in several processes, or by the workers of a queue.
 
-What has a result is never run again. A grid that was killed therefore goes on where it stopped,
-with other workers or other cells beside the old ones if wanted.
+A cell that has a result is not computed again. A grid that was killed therefore resumes where it
+stopped, also with other workers or more cells.
 """
 
 import multiprocessing
@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError, limited
 from softbeam.runtime import ranks
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
@@ -25,14 +26,20 @@ from softbeam.runtime.job_queue import PAUSE, Queue, Watch, asking, serve, take
 from softbeam.runtime.progress import Progress, clock
 from softbeam.runtime.signals import ending
 
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy("torch")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Who runs the cells of a grid.
+    """The processes that compute the cells of a grid.
 
     Args:
-        jobs: processes here; 1 is this one, and 0 leaves all cells to other workers of the queue.
-        queue: where cells wait, also for workers elsewhere; none if not given.
+        jobs: number of processes here; 1 is this process, and 0 leaves all cells to other workers
+            of the queue.
+        queue: where cells wait for workers, here and elsewhere; None for no queue.
     """
 
     jobs: int = 1
@@ -41,10 +48,11 @@ class Workers:
     def __post_init__(self) -> None:
         limited("--jobs", self.jobs, least=1 if self.queue is None else 0)
         if not self.alone and ranks.world() > 1:
-            raise UserError("--jobs and --storage are for one process; torchrun starts others")
+            raise UserError("--jobs and --storage cannot be used together with torchrun")
 
     @property
     def alone(self) -> bool:
+        """True if this process computes all cells."""
         return self.jobs == 1 and self.queue is None
 
 
@@ -60,15 +68,15 @@ def run_grid(
     title: str = "cells",
     quiet: bool = False,
 ) -> list[Result]:
-    """The results of all cells, in their order; those without a file in the folder are run.
+    """Return the results of all cells, in their order; compute those that have no file yet.
 
     Args:
-        cells: what is wanted.
-        run: computes a cell; for others than this process, a function at the top of a module.
-        folder: where `results/KEY.json` are.
-        workers: who runs them; they need not be there all the time.
-        title: of the progress.
-        quiet: no progress.
+        cells: the cells of the grid.
+        run: computes a cell; other processes need a function at the top of a module.
+        folder: the grid's folder, with a file `results/KEY.json` for each finished cell.
+        workers: the processes that compute cells.
+        title: what the progress line begins with.
+        quiet: show no progress.
     """
     missing = list({key(c): c for c in cells if read_result(c, folder) is None}.values())
     with Progress(title, len(cells), quiet=quiet, every=0.0) as progress:
@@ -80,14 +88,14 @@ def run_grid(
                 progress.advance(1, shown(cell, compute(cell, run, folder)))
         else:
             in_processes(missing, run, folder, workers.jobs, progress)
-    found = [read_result(cell, folder) for cell in cells]
-    return [result for result in found if result is not None]
+    results = [read_result(cell, folder) for cell in cells]
+    return [result for result in results if result is not None]
 
 
 def in_processes(
     cells: Sequence[C], run: Work[C], folder: Path, jobs: int, progress: Progress
 ) -> None:
-    """In fresh processes with one thread each; after an error no further cell starts."""
+    """Compute cells in new processes with one thread each; after an error no other cell starts."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context, initializer=begin)
     try:
@@ -95,7 +103,9 @@ def in_processes(
         for done in as_completed(started):
             progress.advance(1, shown(started[done], done.result()))
     except KeyboardInterrupt:
-        for process in multiprocessing.active_children():  # asked to end, they take the next cell
+        for (
+            process
+        ) in multiprocessing.active_children():  # if terminated, they would take the next cell
             process.kill()
         raise
     except BrokenProcessPool:
@@ -112,11 +122,11 @@ def in_queue(
     queue: Queue,
     progress: Progress,
 ) -> None:
-    """Put into a queue, whose workers, also these, take them; until all have results."""
-    with asking(queue) as found, serving(queue, jobs if jobs > 1 else 0, run) as processes:
-        watch = Watch(found, cells, run, folder)
+    """Enqueue the cells and wait for their results; this process may also compute some."""
+    with asking(queue) as database, serving(queue, jobs if jobs > 1 else 0, run) as processes:
+        watch = Watch(database, cells, run, folder)
         while watch.left:
-            here = jobs == 1 and take(found, modules=[run.__module__], taken=lambda cell: None)
+            here = jobs == 1 and take(database, modules=[run.__module__], taken=lambda cell: None)
             for cell, seconds in watch.finished():
                 progress.advance(1, shown(cell, seconds))
             if not here and watch.left:
@@ -128,44 +138,43 @@ def in_queue(
 
 @contextmanager
 def serving(queue: Queue, jobs: int, run: Work[Any]) -> Iterator[list[BaseProcess]]:
-    """So many fresh processes that serve a queue until the end; then they finish what they do."""
+    """Start `jobs` processes that serve a queue; after the block they finish and end."""
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
-    made: list[BaseProcess] = [
+    processes: list[BaseProcess] = [
         context.Process(target=serve_here, args=(queue, run.__module__, stop)) for _ in range(jobs)
     ]
-    for process in made:
+    for process in processes:
         process.start()
     try:
-        yield made
+        yield processes
     except KeyboardInterrupt:
-        for process in made:  # they give their cells back
+        for process in processes:  # they return their cells to the queue
             process.terminate()
         raise
     finally:
         stop.set()
-        for process in made:
+        for process in processes:
             process.join()
 
 
 def serve_here(queue: Queue, module: str, stop: Any) -> None:
-    """A process of `serving`."""
+    """Serve the queue in a process that `serving` started."""
     begin()
     with suppress(KeyboardInterrupt), ending():
         serve(queue, modules=[module], until=lambda busy: bool(stop.is_set()))
 
 
 def ended_from_outside(jobs: int) -> UserError:
+    """Make the UserError for a process that was killed."""
     return UserError(
-        f"one of the {jobs} processes was ended from outside (is memory short?); "
-        "the same command goes on where it stopped"
+        f"one of the {jobs} processes was killed (out of memory?); "
+        "run the same command again to resume"
     )
 
 
 def begin() -> None:
-    """A process at its start: one thread for torch, quiet on Ctrl-C, no life after its parent."""
-    import torch
-
+    """Set up a new process: one thread for torch, quiet on Ctrl-C, an end with its parent."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -173,6 +182,7 @@ def begin() -> None:
 
 
 def end_with_parent() -> None:
+    """Wait for the parent process to end, then end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -180,5 +190,5 @@ def end_with_parent() -> None:
 
 
 def shown(cell: Any, seconds: float) -> dict[str, str]:
-    """The cell and its time, for the line of progress."""
+    """Return the cell and its time, as fields of the progress line."""
     return {"finished": str(cell), "in": clock(seconds)}

@@ -1,8 +1,8 @@
-"""Cells that wait in a database for workers, here or on other machines.
+"""Queue cells in a database for workers, here or on other machines.
 
-The database is one of Optuna's: a cell is a trial that waits, runs or is finished, and it only says
-who does what. What comes out goes into files as in every grid, in a folder that all workers share.
-Workers give signs of life; the cell of one that gives none any more is given to another.
+The database belongs to Optuna: a cell is a trial that waits, runs or is finished. It only records
+which worker has which cell; results go into files as in every grid, in a folder that all workers
+share. Workers send heartbeats, and the cell of a worker that stops doing so goes to another.
 """
 
 import os
@@ -43,13 +43,13 @@ PAUSE = 0.5  # seconds between two looks at the database
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """Where cells wait.
+    """A queue of cells.
 
     Args:
         storage: address of the database: sqlite:///FILE, postgresql://… or mysql://…
-        study: what the cells that belong together are called there.
-        heartbeat: seconds between two signs of life; without one for three times as long, a worker
-            counts as dead.
+        study: name of the queue in the database.
+        heartbeat: seconds between two heartbeats of a worker, which counts as dead after three
+            times as long without one.
     """
 
     storage: str
@@ -65,7 +65,7 @@ class Queue:
 
 
 class Open(NamedTuple):
-    """A queue that can be asked."""
+    """A queue whose database is open."""
 
     study: "Study"
     storage: "RDBStorage"
@@ -73,14 +73,14 @@ class Open(NamedTuple):
 
 
 class Unable(UserError):
-    """This worker cannot run a cell that others may be able to run."""
+    """Raised if this worker cannot run a cell that others may be able to run."""
 
 
 # The database
 
 
 def opened(queue: Queue) -> Open:
-    """The queue, made if there is none of its name; or a sentence about its address."""
+    """Open a queue, and create it if need be; raises UserError if its address is wrong."""
     need("optuna", "cluster")
     import optuna
     from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -127,7 +127,7 @@ def _storage(queue: Queue) -> "RDBStorage":
 
 
 def _lock_before_reading(engine: Any) -> None:
-    """SQLite has no SELECT FOR UPDATE: without this two workers could take one cell."""
+    """Lock SQLite, which has no SELECT FOR UPDATE, so that no two workers take one cell."""
     from sqlalchemy import event
 
     @event.listens_for(engine, "connect")
@@ -142,7 +142,7 @@ def _lock_before_reading(engine: Any) -> None:
 
 
 def shown(address: str) -> str:
-    """The address without its password."""
+    """Return the address without its password."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -158,24 +158,27 @@ def unreachable(queue: Queue, error: Any) -> UserError:
 
 @contextmanager
 def asking(queue: Queue) -> Iterator[Open]:
-    """The open queue; if its database is lost, a sentence."""
-    found = opened(queue)
+    """Open a queue for the block; raises UserError if the database cannot be reached."""
+    database = opened(queue)
     from sqlalchemy.exc import DBAPIError
 
     try:
-        yield found
+        yield database
     except DBAPIError as error:
         raise unreachable(queue, error) from error
     finally:
-        found.storage.remove_session()
-        found.storage.engine.dispose()
+        database.storage.remove_session()
+        database.storage.engine.dispose()
 
 
 # Workers
 
 
 def take(queue: Open, *, modules: Sequence[str] = (), taken: Callable[[Any], None]) -> bool:
-    """Run a cell that waits, if there is one; `taken` is told which. What it raises is raised."""
+    """Run a waiting cell, if there is one, and tell whether there was.
+
+    `taken` is called with the cell before it runs. An error of the cell is raised.
+    """
     import optuna
 
     if not queue.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
@@ -199,36 +202,36 @@ def _served(
     taken: Callable[[Any], None],
     done: list[str],
 ) -> float:
-    """The seconds that a trial's cell took; an error is noted for those who wait for it."""
+    """Run a trial's cell and return its seconds; an error is recorded for those who wait."""
     import optuna
 
-    known = trial.user_attrs
-    if "cell" not in known:
+    attributes = trial.user_attrs
+    if "cell" not in attributes:
         raise optuna.TrialPruned("others were faster, and Optuna makes a trial of its own then")
-    queue.storage.record_heartbeat(trial._trial_id)  # who has a worker has shown signs of life
+    queue.storage.record_heartbeat(trial._trial_id)  # a trial with a worker has a heartbeat
     trial.set_user_attr("worker", f"process {os.getpid()} of {socket.gethostname()}")
     try:
-        if not Path(known["place"]).is_dir():
-            raise Unable(f"{known['place']}, where a cell's files are, is not on this machine")
-        with chdir(known["place"]):
+        if not Path(attributes["place"]).is_dir():
+            raise Unable(f"{attributes['place']}, the folder of a cell, is not on this machine")
+        with chdir(attributes["place"]):
             try:
-                run = work_named(known["run"], modules)
-                cell = cell_of(run, known["cell"])
+                run = work_named(attributes["run"], modules)
+                cell = cell_of(run, attributes["cell"])
             except UserError as error:
                 raise Unable(str(error)) from None
-            folder = Path(known["folder"])
+            folder = Path(attributes["folder"])
             taken(cell)
             finished = read_result(cell, folder) is not None
             seconds = 0.0 if finished else compute(cell, run, folder)
     except (Unable, Interrupted, KeyboardInterrupt):
         trial.set_user_attr("returned", True)
-        asked = {name: known[name] for name in ("cell", "run", "folder", "key", "place")}
+        asked = {name: attributes[name] for name in ("cell", "run", "folder", "key", "place")}
         queue.study.enqueue_trial({}, user_attrs=asked)
         raise
     except Exception as error:
         trial.set_user_attr("error", f"{type(error).__name__}: {reason(error)}"[:2000])
         raise
-    done.append(known["key"])
+    done.append(attributes["key"])
     return seconds
 
 
@@ -239,13 +242,13 @@ def serve(
     until: Callable[[bool], bool],
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[int, int]:
-    """Run cells one after the other: how many were taken, and how many of them failed.
+    """Run waiting cells; return the number of cells taken and how many of them failed.
 
     Args:
-        queue: where they wait.
-        modules: whose functions may be run beside softbeam's own.
-        until: asked between cells, and told whether this or another worker has something to do.
-        say: gets a line for each cell.
+        queue: the queue to serve.
+        modules: modules whose functions may be run beside softbeam's own.
+        until: called between cells with whether any worker is busy; a true answer ends serving.
+        say: called with a line for each cell.
     """
     from optuna.trial import TrialState
     from sqlalchemy.exc import DBAPIError
@@ -257,17 +260,17 @@ def serve(
         count += 1
         say(str(cell))
 
-    with asking(queue) as found:
+    with asking(queue) as database:
         busy = True
         while not until(busy):
             try:
-                took = take(found, modules=modules, taken=taken)
+                took = take(database, modules=modules, taken=taken)
             except (Unable, Interrupted, DBAPIError):
                 raise
             except Exception as error:
                 took, failed = True, failed + 1
                 say(f"failed: {type(error).__name__}: {reason(error)}")
-            running = found.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+            running = database.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
             busy = took or any("worker" in trial.user_attrs for trial in running)
             if not took:
                 time.sleep(PAUSE)
@@ -275,7 +278,7 @@ def serve(
 
 
 class Patience:
-    """True once nothing has been to do for so many seconds."""
+    """A condition that is true after `seconds` without work."""
 
     def __init__(self, seconds: float):
         self.seconds, self.since = seconds, time.monotonic()
@@ -286,11 +289,11 @@ class Patience:
         return now - self.since > self.seconds
 
 
-# Those who want the results
+# Waiting for results
 
 
 class Watch:
-    """The cells of a grid in a queue: put there, asked after, put there again if they are lost."""
+    """The cells of a grid in a queue, which are enqueued again if they get lost."""
 
     def __init__(self, queue: Open, cells: Sequence[Any], run: Work[Any], folder: Path):
         self.queue, self.run, self.folder = queue, run, folder
@@ -304,7 +307,7 @@ class Watch:
                 self.add(name)
 
     def trials(self) -> "list[FrozenTrial]":
-        """All that have been of these cells; what is finished is read from the database once."""
+        """Return all trials of these cells; Optuna reads finished ones from the database once."""
         every = self.queue.study.get_trials(deepcopy=False)
         return [
             t
@@ -313,13 +316,14 @@ class Watch:
         ]
 
     def add(self, name: str) -> None:
+        """Enqueue the cell with this key."""
         cell = self.left[name]
         asked = {"cell": settings(cell), "run": name_of(self.run), "key": name}
         place = {"folder": str(self.folder), "place": str(Path.cwd())}
         self.queue.study.enqueue_trial({}, user_attrs=asked | place)
 
     def finished(self) -> Iterator[tuple[Any, float]]:
-        """Cells that have a result since the last time, and their seconds."""
+        """Yield the cells that have got a result since the last call, and their seconds."""
         for name, cell in list(self.left.items()):
             record = read_record(cell, self.folder)
             if record is not None:
@@ -327,7 +331,7 @@ class Watch:
                 yield cell, float(record.get("seconds", 0.0))
 
     def look(self) -> None:
-        """Raise what went wrong in a cell, and put those again that have got lost."""
+        """Raise UserError if a cell has failed, and enqueue lost cells again."""
         import optuna
 
         optuna.storages.fail_stale_trials(self.queue.study)
@@ -349,14 +353,14 @@ class Watch:
                 del self.missed[name]
 
     def check(self, trial: "FrozenTrial", mine: "Sequence[FrozenTrial]") -> None:
-        """Raise the error of a trial, or that too many workers have died in its cell."""
-        known, cell = trial.user_attrs, self.left[trial.user_attrs["key"]]
-        if "error" in known:
-            raise UserError(f"{cell}: {known['error']} (in {known['worker']})")
-        if sum(died(t) and t.user_attrs["key"] == known["key"] for t in mine) > RETRIES:
-            raise UserError(f"{cell}: {RETRIES + 1} workers have died in it (is memory short?)")
+        """Raise UserError if a trial has an error, or if too many workers have died in its cell."""
+        attributes, cell = trial.user_attrs, self.left[trial.user_attrs["key"]]
+        if "error" in attributes:
+            raise UserError(f"{cell}: {attributes['error']} (in {attributes['worker']})")
+        if sum(died(t) and t.user_attrs["key"] == attributes["key"] for t in mine) > RETRIES:
+            raise UserError(f"{cell}: {RETRIES + 1} workers have died in it (out of memory?)")
 
 
 def died(trial: "FrozenTrial") -> bool:
-    """True if its worker ended without a word."""
+    """Tell whether the worker of a trial ended without recording an error."""
     return trial.state.name == "FAIL" and not {"error", "returned"} & set(trial.user_attrs)

@@ -1,16 +1,24 @@
-"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere; speed."""
+"""Show progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from softbeam._lazy import lazy
+
+if TYPE_CHECKING:
+    from rich import console as rich_console
+    from rich import progress as bars
+else:
+    rich_console, bars = lazy("rich.console"), lazy("rich.progress")
 
 
 class Progress:
-    """Counts up to a total; shows fields such as loss and tokens/s, and the time still to go.
+    """A count up to a total, with fields such as loss and tokens/s and the time that is left.
 
-    On a terminal a bar that moves; otherwise a line every `every` seconds. Quiet shows nothing.
+    A terminal shows a bar; elsewhere a line is printed every `every` seconds. `quiet` hides both.
     """
 
     def __init__(self, title: str, total: int, *, quiet: bool = False, every: float = 10.0):
@@ -22,13 +30,14 @@ class Progress:
             self.bar, self.task = terminal_bar(title, total)
 
     def skip(self, n: int) -> None:
-        """Count what was done before, without its time."""
+        """Count n items that were done earlier, which do not enter the speed."""
         self.skipped = n
         self.done += n
         if self.bar is not None:
             self.bar.update(self.task, advance=n)
 
     def advance(self, n: int = 1, shown: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Count n more items, and show these fields beside the count."""
         self.done += n
         text = "  ".join(f"{name} {value}" for name, value in shown.items())
         if self.bar is not None:
@@ -40,7 +49,7 @@ class Progress:
             self.say(f"{self.title}  {self.done}/{self.total}  {text}  {clock(left)} left")
 
     def say(self, line: str) -> None:
-        """A line of its own that stays."""
+        """Print a line above the bar."""
         if self.quiet:
             return
         if self.bar is not None:
@@ -59,7 +68,7 @@ class Progress:
 
 
 class Meter:
-    """Running loss and speed since the start of the epoch."""
+    """Mean loss and speed since the start of the epoch."""
 
     def __init__(self, total: float, count: int, log: dict[str, float]) -> None:
         self.total, self.count, self.before, self.log = total, count, count, dict(log)
@@ -83,29 +92,21 @@ class Meter:
 
 
 def terminal_bar(title: str, total: int) -> tuple[Any, Any]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress as Bar,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[fields]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
+    """Make a bar for a terminal, and return it with its task."""
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[fields]}"),
+        bars.TimeRemainingColumn(),
+        console=rich_console.Console(stderr=True),
         transient=True,
     )
     return bar, bar.add_task(title, total=total, fields="")
 
 
 def clock(seconds: float) -> str:
-    """1:05 or 2:03:04."""
+    """Format a time as 1:05 or 2:03:04."""
     minutes, s = divmod(int(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

@@ -1,7 +1,7 @@
-"""The processes of one command under `torchrun`: who each is, and what they tell one another.
+"""Communicate between the processes of one command that `torchrun` started.
 
-Without torchrun there is one process, whose rank is 0, and nothing is sent. Numbers and JSON alone
-are exchanged, nothing that could be executed. Torch is loaded only where there are several.
+Without torchrun there is one process, of rank 0, and nothing is sent. The processes exchange only
+numbers and JSON, nothing that could be executed. Torch is loaded only if there are several.
 """
 
 import atexit
@@ -12,61 +12,66 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    import torch
+    from torch import Tensor, distributed, nn
+else:
+    torch, distributed = lazy("torch"), lazy("torch.distributed")
 
 T = TypeVar("T")
 V = TypeVar("V")
-PATIENCE = timedelta(days=7)  # with one that has more to do; one that has ended is noticed at once
+PATIENCE = timedelta(days=7)  # for a slower process; one that has ended is noticed at once
 LOST = ("closed by peer", "reset by peer", "Broken pipe", "Timed out")
 
 
 def rank() -> int:
+    """Return the number of this process."""
     return int(os.environ.get("RANK", 0)) if world() > 1 else 0
 
 
 def world() -> int:
-    """The number of processes."""
+    """Return the number of processes."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def first() -> bool:
-    """True for the one process that writes, prints and decides."""
+    """Tell whether this is the process that writes files and prints."""
     return rank() == 0
 
 
 def share(items: Sequence[T]) -> Sequence[T]:
-    """This process's part of what all of them work on; the first one's is the largest."""
+    """Return every n-th item, for n processes: this process's part of the work."""
     return items[rank() :: world()]
 
 
 def block(n: int) -> range:
-    """This process's part of n things if each takes things that follow one another."""
+    """Return this process's part of n items if each process takes consecutive ones."""
     start, end = (-(-n * r // world()) for r in (rank(), rank() + 1))
     return range(start, end)
 
 
 def in_turn(items: Sequence[T], work: Callable[[T], V]) -> Iterator[V]:
-    """What comes of each item, in their order and on all processes; JSON can hold it.
+    """Yield the result of each item, in order and on all processes; JSON must hold the results.
 
-    The processes work on as many items at a time as there are processes.
+    Each process works on one item at a time.
     """
     for start in range(0, len(items), world()):
         mine = share(items[start : start + world()])
-        for found in gathered([work(item) for item in mine]):
-            yield from found
+        for results in gathered([work(item) for item in mine]):
+            yield from results
 
 
 def own_seed(seed: int) -> int:
-    """A seed for each process; the first one's is the seed itself."""
+    """Return another seed for each process; the first process keeps the given seed."""
     return seed if first() else (seed * 1_000_003 + rank()) % 2**63
 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Inside, the processes can talk to one another; if one of them is lost, a sentence."""
+    """Connect the processes inside the block; raises UserError if another process has ended."""
     if world() > 1:
         _join()
     try:
@@ -74,14 +79,11 @@ def joined() -> Iterator[None]:
     except RuntimeError as error:
         if world() == 1 or not any(words in str(error) for words in LOST):
             raise
-        raise UserError(f"rank {rank()} lost the others: one has ended, and says why") from error
+        raise UserError(f"rank {rank()}: another process has ended; see its message") from error
 
 
 def _join() -> None:
-    """Gloo on processors, NCCL between GPUs; once, and until the process ends."""
-    import torch
-    from torch import distributed
-
+    """Join the process group once, with Gloo for processors and NCCL for GPUs."""
     if distributed.is_initialized():
         return
     gpus = torch.cuda.is_available()
@@ -92,79 +94,67 @@ def _join() -> None:
 
 
 def wait() -> None:
-    """Until all processes are here."""
+    """Wait until all processes have called this function."""
     summed([0.0])
 
 
 def summed(numbers: Sequence[float]) -> list[float]:
-    """The sum of each number over the processes."""
+    """Return the sum of each number over the processes."""
     if world() == 1:
         return list(numbers)
-    import torch
-
-    found: list[float] = _sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
-    return found
+    sums: list[float] = _sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
+    return sums
 
 
 def largest(number: int) -> int:
-    """The largest over the processes."""
+    """Return the largest number of all processes."""
     if world() == 1:
         return number
-    import torch
-
     return int(stacked(torch.tensor(number)).max())
 
 
 def stacked(tensor: "Tensor") -> "Tensor":
-    """The tensors of all processes, which have one shape, by rank along a new first axis."""
+    """Stack the tensors of all processes, which have one shape, by rank on a new first axis."""
     if world() == 1:
         return tensor[None]
-    import torch
-    from torch import distributed
-
     rows = [torch.empty_like(tensor) for _ in range(world())]
     distributed.all_gather(rows, tensor)
     return torch.stack(rows)
 
 
 def from_first(value: T) -> T:
-    """The first process's value, on all of them; JSON can hold it."""
+    """Return the first process's value, which JSON must hold, on all processes."""
     return gathered(value, of=[0])[0]
 
 
 def gathered(value: T, *, of: Iterable[int] | None = None) -> list[T]:
-    """The values of all processes, or of some, by rank."""
+    """Return the values of all processes, or of the given ranks, on all processes."""
     if world() == 1:
         return [value]
-    return [_told(value, speaker) for speaker in (range(world()) if of is None else of)]
+    return [_broadcast(value, sender) for sender in (range(world()) if of is None else of)]
 
 
-def _told(value: T, speaker: int) -> T:
-    """What one process says, on all of them."""
-    import torch
-    from torch import distributed
-
-    text = json.dumps(value).encode() if rank() == speaker else b""
+def _broadcast(value: T, sender: int) -> T:
+    """Return the sender's value on all processes."""
+    text = json.dumps(value).encode() if rank() == sender else b""
     length = torch.tensor([len(text)])
-    distributed.broadcast(length, speaker)
+    distributed.broadcast(length, sender)
     cells = torch.zeros(int(length), dtype=torch.uint8)
     if text:
         cells.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-    distributed.broadcast(cells, speaker)
-    told: T = json.loads(cells.numpy().tobytes())
-    return told
+    distributed.broadcast(cells, sender)
+    received: T = json.loads(cells.numpy().tobytes())
+    return received
 
 
 def sum_gradients(parameters: Iterable["nn.Parameter"]) -> None:
-    """Each gradient becomes the sum over the processes, and the same on all, bit for bit.
+    """Replace each gradient by its sum over the processes, the same on all, bit for bit.
 
-    A parameter without a gradient everywhere stays without; one process without sentences, or
-    whose sentences did not need the parameter, has added nothing.
+    A process without a gradient of a parameter adds zero. A parameter that has no gradient on any
+    process keeps none.
     """
     if world() == 1:
         return
-    import torch
-
     every = list(parameters)
     needed = summed([float(p.grad is not None) for p in every])
     used = [p for p, n in zip(every, needed, strict=True) if n]
@@ -177,8 +167,6 @@ def sum_gradients(parameters: Iterable["nn.Parameter"]) -> None:
 
 
 def _sum(tensor: "Tensor") -> "Tensor":
-    """The tensor, which becomes the sum over the processes."""
-    from torch import distributed
-
+    """Replace the tensor by its sum over the processes, and return it."""
     distributed.all_reduce(tensor)
     return tensor

@@ -1,4 +1,4 @@
-"""Signals that ask to stop: seen between two steps, or raised where there is nothing to finish."""
+"""Stop on SIGINT and SIGTERM: after the current step, or at once."""
 
 import signal
 import threading
@@ -12,9 +12,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """A list that holds the signal once SIGINT or SIGTERM has asked to stop.
+    """Give a list that will hold the signal once SIGINT or SIGTERM arrives.
 
-    The same signal a second time does not wait for the step's end: it raises.
+    A loop can thus finish its step before it stops. The same signal a second time raises
+    KeyboardInterrupt at once.
     """
     seen: list[int] = []
 
@@ -29,23 +30,24 @@ def stopping() -> Iterator[list[int]]:
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """Inside, SIGTERM raises as Ctrl-C does, so that nothing half-made stays behind."""
+    """Make SIGTERM raise KeyboardInterrupt inside the block, so that cleaning up takes place."""
     with handled(stop_now):
         yield
 
 
 def stop_now(signum: int, _: FrameType | None) -> None:
+    """Raise KeyboardInterrupt with the number of the signal."""
     raise KeyboardInterrupt(signum)
 
 
 def signum_of(stop: KeyboardInterrupt) -> int:
-    """The signal that it stands for."""
+    """Return the number of the signal that caused the interrupt."""
     return int(stop.args[0]) if stop.args else signal.SIGINT
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Inside, signals that ask to stop go to the handler; only the main thread can have that."""
+    """Send SIGINT and SIGTERM to the handler in the block; only the main thread can do this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

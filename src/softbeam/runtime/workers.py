@@ -1,24 +1,32 @@
-"""Workers started as jobs by submitit: on this machine, or by SLURM on others."""
+"""Start workers as jobs by submitit, on this machine or on a SLURM cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError, need, reason
 from softbeam.runtime.job_queue import Patience, Queue, serve
+
+if TYPE_CHECKING:
+    import torch
+
+    from softbeam import tensors
+else:
+    torch, tensors = lazy("torch"), lazy("softbeam.tensors")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker as a job.
+    """A worker that runs as a job.
 
     Args:
-        queue: whose cells it runs.
-        modules: whose functions may be run beside softbeam's own.
-        idle: seconds without anything to do after which it ends.
-        quiet: no line for each cell.
+        queue: the queue that it serves.
+        modules: modules whose functions it may run beside softbeam's own.
+        idle: seconds without work after which it ends.
+        quiet: print no line for each cell.
     """
 
     queue: Queue
@@ -27,18 +35,14 @@ class Worker:
     quiet: bool = False
 
     def __call__(self) -> tuple[int, int]:
-        """Serve; how many cells were taken, and how many of them failed."""
-        import torch
-
-        from softbeam.tensors import flushed_denormals
-
+        """Serve the queue; return the number of cells taken and how many of them failed."""
         torch.set_num_threads(1)  # cells are small, and there is a worker for each core
         say = (lambda line: None) if self.quiet else partial(print, flush=True)
-        with flushed_denormals():
+        with tensors.flushed_denormals():
             return serve(self.queue, modules=self.modules, until=Patience(self.idle), say=say)
 
     def checkpoint(self) -> Any:
-        """What a job that is preempted is put into SLURM's queue again as: the same worker."""
+        """Let submitit requeue a preempted job as the same worker."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -47,7 +51,7 @@ class Worker:
 def submit(
     worker: Worker, number: int, *, cluster: str, logs: Path, parameters: Mapping[str, Any]
 ) -> Sequence[Any]:
-    """So many of them as jobs of one array, with what submitit's `update_parameters` knows."""
+    """Submit `number` workers as one job array, with `parameters` for submitit."""
     need("submitit", "cluster")
     import submitit
 
