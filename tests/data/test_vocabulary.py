@@ -84,5 +84,5 @@ def test_a_broken_file_is_one_sentence(tmp_path, text):
 
 
 def test_double_tokens_are_refused():
-    with pytest.raises(UserError, match="'a' stands in it twice"):
+    with pytest.raises(UserError, match="'a' is in it twice"):
         Vocabulary(["a", "b", "a"])

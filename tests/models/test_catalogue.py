@@ -256,7 +256,7 @@ def with_state(files: dict[str, bytes], change) -> dict[str, bytes]:
         (lambda files: with_state(files, lambda s: s.update(new=torch.ones(1))), '"new"'),
         (
             lambda files: with_state(files, lambda s: s["predictions.decoder.bias"].add_(1)),
-            "differ from what they are tied to",
+            "differ from the weights that they are tied to",
         ),
         (lambda files: {k: v for k, v in files.items() if "vocab" not in k}, "vocab.txt"),
         (

