@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from softbeam._lazy import lazy
 
 if TYPE_CHECKING:
-    from rich import console as rich_console
-    from rich import progress as bars
+    from rich import console as rich_console, progress as bars
 else:
     rich_console, bars = lazy("rich.console"), lazy("rich.progress")
 
