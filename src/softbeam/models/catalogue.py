@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import torch
 
     from softbeam.models.huggingface import masked
-    from softbeam.models.huggingface.masked import HfMaskedLM
 else:
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
 
@@ -103,7 +102,7 @@ def load_mlm(
     dtype: str = "float32",
     device: str = "cpu",
     trust_remote_code: bool = False,
-) -> "HfMaskedLM":
+) -> "masked.HfMaskedLM":
     """Load a masked language model, with its tokenizer.
 
     Args:
