@@ -92,7 +92,7 @@ def test_the_pool_is_used_where_it_suffices_and_its_bound_is_one(kind, eos):
     )
     assert (beam.dropped > 0).all() and (beam.dropped <= tolerance).all()
     scores, _ = toy.step(*toy.start())
-    p = soft_topk(scores[:, None], 3, 6.0)[:, :, 0]
+    p = soft_topk(scores[:, None], 3, 6.0)[1][:, :, 0]
     best = p.sort(-1, descending=True).values
     diagnosed = soft_beam(
         toy,

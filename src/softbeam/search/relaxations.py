@@ -1,4 +1,4 @@
-"""Pure functions of tensors."""
+"""Relaxations of arg max and top-k (Goyal et al. 2017, Sec. 3; 2018, Algorithm 2)."""
 
 import torch
 from jaxtyping import Float
@@ -8,9 +8,6 @@ from torch import Generator, Tensor
 def peaked_softmax(scores: Float[Tensor, "*rows n"], alpha: float) -> Float[Tensor, "*rows n"]:
     """softmax(alpha * scores): tends to the one-hot argmax as alpha grows (2018, Sec. 2.2)."""
     return (alpha * scores).softmax(-1)
-
-
-# The relaxations of the arg max (Goyal et al. 2017, Sec. 3; 2018, Sec. 2.2)
 
 
 def soft_argmax(
@@ -31,26 +28,10 @@ def gumbel_softmax(
 ) -> Float[Tensor, "*rows n"]:
     """softmax(alpha (s + G)), G fresh Gumbel noise (2017, Sec. 3.2).
 
-    The noise is inside: at every alpha the largest weight falls on y with probability
-    softmax(s)[y]. The same as the usual form with temperature 1 / alpha.
+    At every alpha the largest weight falls on y with probability softmax(s)[y]. The usual form
+    has the temperature 1 / alpha.
     """
     return peaked_softmax(scores + gumbel_noise(scores, rng), alpha)
-
-
-def top_values(scores: Float[Tensor, "batch prev vocab"], k: int) -> Float[Tensor, "batch {k}"]:
-    """The k largest scores of each matrix, best first (2018, Algorithm 2, line 3)."""
-    cells = scores.shape[1] * scores.shape[2]
-    if not 1 <= k <= cells:
-        raise ValueError(f"k={k} is not within 1 and the {cells} cells of {tuple(scores.shape)}")
-    return scores.flatten(1).topk(k).values
-
-
-def soft_indices(
-    scores: Float[Tensor, "batch prev vocab"], m: Float[Tensor, "batch beam"], alpha: float
-) -> Float[Tensor, "batch beam prev vocab"]:
-    """peaked-softmax(-(s - m_i)^2) over the cells of each matrix (2018, Algorithm 2, line 5)."""
-    distance = (scores.flatten(1)[:, None, :] - m[:, :, None]).square()
-    return peaked_softmax(-distance, alpha).unflatten(-1, scores.shape[1:])
 
 
 def soft_topk(
@@ -59,14 +40,26 @@ def soft_topk(
     alpha: float,
     *,
     detach_threshold: bool = False,
-) -> Float[Tensor, "batch {k} prev vocab"]:
-    """Relaxed indices of the k best cells of each matrix (Goyal et al. 2018, Algorithm 2).
+) -> tuple[Float[Tensor, "batch {k}"], Float[Tensor, "batch {k} prev vocab"]]:
+    """The k largest scores m of each matrix and their relaxed indices p (2018, Algorithm 2).
 
-    Slice i is non-negative and sums to one. As alpha grows it concentrates on the cell
-    that holds the i-th largest score, provided that the k largest scores are distinct.
+    Slice i of p is non-negative and sums to one. As alpha grows it concentrates on the cell
+    that holds the i-th largest score, provided that the k largest scores are distinct. With
+    `detach_threshold` no gradient of p passes through m.
     """
-    m = top_values(scores, k)  # line 3
-    return soft_indices(scores, m.detach() if detach_threshold else m, alpha)  # lines 4-5
+    cells = scores.shape[1] * scores.shape[2]
+    if not 1 <= k <= cells:
+        raise ValueError(f"k={k} is not within 1 and the {cells} cells of {tuple(scores.shape)}")
+    m = scores.flatten(1).topk(k).values  # line 3
+    return m, soft_indices(scores, m.detach() if detach_threshold else m, alpha)  # lines 4-5
+
+
+def soft_indices(
+    scores: Float[Tensor, "batch prev vocab"], m: Float[Tensor, "batch beam"], alpha: float
+) -> Float[Tensor, "batch beam prev vocab"]:
+    """peaked-softmax(-(s - m_i)^2) over the cells of each matrix (2018, Algorithm 2, line 5)."""
+    distance = (scores.flatten(1)[:, None, :] - m[:, :, None]).square()
+    return peaked_softmax(-distance, alpha).unflatten(-1, scores.shape[1:])
 
 
 def weighted_top_values(

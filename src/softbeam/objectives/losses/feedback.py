@@ -1,96 +1,63 @@
-"""What a decoder is fed next: one function from scores to an embedding each (2017, Sec. 3).
+"""What a decoder is fed next, as a function from scores to an embedding (2017, Sec. 3).
 
-All share one signature, so that `ScheduledSampling` takes any of them by name; gold feedback is
-the caller's. `alpha` is the inverse temperature (hard forms ignore it) and `rng` the only source
-of noise (deterministic forms ignore it).
+`feed` is the function; the six names below it are its forms that a configuration can name.
+`mixed_scores` and `two_pass_scores` feed gold at some steps and the output of `feed` at the others.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam.search.decoders import fed_scores, forced_scores
-from softbeam.search.relaxations import gumbel_noise, peaked_softmax, soft_argmax
+from softbeam.search.relaxations import gumbel_softmax, peaked_softmax, soft_argmax
 from softbeam.types import Decoder
 
 Feedback = Callable[..., Tensor]  # (scores, embedding, *, alpha, rng) -> fed embedding
 
 
-def hard_argmax(
+def feed(
     scores: Float[Tensor, "rows vocab"],
     embedding: Float[Tensor, "vocab emb"],
     *,
+    choice: Literal["argmax", "sample"],
+    form: Literal["hard", "soft", "straight_through"],
     alpha: float,
     rng: Generator,
 ) -> Float[Tensor, "rows emb"]:
-    """E[argmax s]: greedy feedback. No gradient reaches the scores."""
-    return embedding[scores.argmax(-1)]
+    """The embedding of the best token, or of a token drawn from softmax(s) (2017, Sec. 3).
 
-
-def hard_sample(
-    scores: Float[Tensor, "rows vocab"],
-    embedding: Float[Tensor, "vocab emb"],
-    *,
-    alpha: float,
-    rng: Generator,
-) -> Float[Tensor, "rows emb"]:
-    """E[y], y ~ softmax(s) at temperature 1 (Bengio et al. 2015): no gradient to the scores."""
-    return embedding[scores.softmax(-1).multinomial(1, generator=rng)[:, 0]]
-
-
-def soft_argmax_embedding(
-    scores: Float[Tensor, "rows vocab"],
-    embedding: Float[Tensor, "vocab emb"],
-    *,
-    alpha: float,
-    rng: Generator,
-) -> Float[Tensor, "rows emb"]:
-    """softmax(alpha s) E (Goyal et al. 2017, Sec. 3.1): tends to `hard_argmax` as alpha grows."""
-    return soft_argmax(scores, embedding, alpha)
-
-
-def gumbel_soft_sample(
-    scores: Float[Tensor, "rows vocab"],
-    embedding: Float[Tensor, "vocab emb"],
-    *,
-    alpha: float,
-    rng: Generator,
-) -> Float[Tensor, "rows emb"]:
-    """softmax(alpha (s + G)) E with fresh Gumbel noise G (Goyal et al. 2017, Sec. 3.2).
-
-    Its largest weight falls on y with probability softmax(s)[y], whatever alpha is.
+    Args:
+        choice: argmax, or a sample (Bengio et al. 2015), which alone uses `rng`.
+        form: hard feeds E[y] and passes no gradient to the scores. soft feeds the mixture
+            softmax(alpha s) E (Sec. 3.1) or, for a sample, softmax(alpha (s + G)) E with fresh
+            Gumbel noise G (Sec. 3.2); both tend to E[y] as alpha grows. straight_through feeds
+            exactly E[y], with the soft form's gradient of the scores.
+        alpha: inverse temperature; the hard form does not use it.
     """
-    return soft_argmax(scores + gumbel_noise(scores, rng), embedding, alpha)
-
-
-def straight_through_argmax(
-    scores: Float[Tensor, "rows vocab"],
-    embedding: Float[Tensor, "vocab emb"],
-    *,
-    alpha: float,
-    rng: Generator,
-) -> Float[Tensor, "rows emb"]:
-    """Forward exactly `hard_argmax`; the scores' gradient is that of the soft argmax."""
-    return _straight_through(scores, embedding, alpha)
-
-
-def straight_through_sample(
-    scores: Float[Tensor, "rows vocab"],
-    embedding: Float[Tensor, "vocab emb"],
-    *,
-    alpha: float,
-    rng: Generator,
-) -> Float[Tensor, "rows emb"]:
-    """Forward exactly E[argmax(s + G)]; the scores' gradient is that of the Gumbel-soft sample."""
-    return _straight_through(scores + gumbel_noise(scores, rng), embedding, alpha)
-
-
-def _straight_through(scores: Tensor, embedding: Tensor, alpha: float) -> Tensor:
-    p = peaked_softmax(scores, alpha)
+    if form == "hard" and choice == "argmax":
+        return embedding[scores.argmax(-1)]
+    if form == "hard":
+        return embedding[scores.softmax(-1).multinomial(1, generator=rng)[:, 0]]
+    if form == "soft" and choice == "argmax":
+        return soft_argmax(scores, embedding, alpha)
+    sampled = choice == "sample"
+    p = gumbel_softmax(scores, alpha, rng) if sampled else peaked_softmax(scores, alpha)
+    if form == "soft":
+        return p @ embedding
     zero = (p - p.detach()) @ embedding.detach()  # exactly 0, with the gradient of the soft form
-    return embedding[scores.argmax(-1)] + zero
+    return embedding[p.argmax(-1)] + zero
+
+
+hard_argmax = partial(feed, choice="argmax", form="hard")
+hard_sample = partial(feed, choice="sample", form="hard")
+soft_argmax_embedding = partial(feed, choice="argmax", form="soft")
+gumbel_soft_sample = partial(feed, choice="sample", form="soft")
+straight_through_argmax = partial(feed, choice="argmax", form="straight_through")
+straight_through_sample = partial(feed, choice="sample", form="straight_through")
 
 
 def mixed_scores(
@@ -129,9 +96,9 @@ def two_pass_scores(
 ) -> Float[Tensor, "batch time vocab"]:
     """`mixed_scores` in two passes instead of one per token (Mihaylova and Martins 2019).
 
-    The first predicts every token given its gold prefix; the second is fed these predictions where
-    not `gold`. The same as `mixed_scores` while at most one prediction of a row is fed: later ones
-    do not see the earlier. A soft feedback has a gradient through both passes.
+    The first pass predicts every token given its gold prefix; the second is fed these predictions
+    where not `gold`. It equals `mixed_scores` while at most one prediction of a row is fed: later
+    predictions do not see earlier ones. A soft feedback has a gradient through both passes.
     """
     first = forced_scores(decoder, target)
     if bool(gold[:, :-1].all()):
