@@ -69,13 +69,6 @@ class Space:
         yield from words(self.symbols, self.time, self.chunk)
 
 
-def sequences(
-    vocab: int, time: int, *, eos: int | None = None, chunk: int = CHUNK
-) -> Iterator[Int[Tensor, "rows time"]]:
-    """Every sequence of a `Space`, in chunks of bounded memory."""
-    return iter(Space(vocab=vocab, time=time, eos=eos, chunk=chunk))
-
-
 def words(symbols: list[int], length: int, chunk: int) -> Iterator[Int[Tensor, "rows length"]]:
     """All words of a length over the symbols, counted in base len(symbols)."""
     base = len(symbols)

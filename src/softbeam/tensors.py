@@ -61,6 +61,33 @@ def mix(state: State, back: Float[Tensor, "batch beam prev"]) -> State:
     return map_state(mixed, state)
 
 
+def output_lengths(
+    tokens: Int[Tensor, "*rows time"], eos: int | None, limits: Int[Tensor, "*#rows"] | None = None
+) -> Int[Tensor, "*rows"]:
+    """The number of tokens up to and with the first `eos`, at most `limits` and all of them."""
+    time = tokens.shape[-1]
+    lengths = torch.full_like(tokens[..., 0], time)
+    if eos is not None:
+        ends = tokens == eos
+        lengths = torch.where(ends.any(-1), ends.int().argmax(-1) + 1, lengths)
+    return lengths if limits is None else lengths.minimum(limits)
+
+
+def nucleus(p: Float[Tensor, "*rows vocab"], mass: float) -> Bool[Tensor, "*rows vocab"]:
+    """True in each row's smallest set of tokens whose probability is at least `mass`.
+
+    Of equally likely tokens the first enter first.
+    """
+    ordered, order = p.sort(dim=-1, descending=True, stable=True)
+    inside = ordered.cumsum(-1) - ordered < mass  # the tokens before do not suffice
+    return torch.zeros_like(inside).scatter(-1, order, inside)
+
+
+def rank(keys: Shaped[Tensor, "*rows n"]) -> Int[Tensor, "*rows n"]:
+    """The place of each key in the ascending order of its row; of equal keys the first is first."""
+    return keys.argsort(dim=-1, stable=True).argsort(-1)
+
+
 Allowed = Bool[Tensor, " vocab"] | Bool[Tensor, "chain time vocab"]
 
 

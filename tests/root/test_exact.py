@@ -11,7 +11,7 @@ from torch import nn
 from softbeam import exact
 from softbeam.exact import Space
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.search.hard import beam_search, greedy, sample
+from softbeam.search.hard import ancestral_sample, beam_search, greedy
 from softbeam.tensors import gather
 from softbeam.types import Decoder
 from support.toys import ToyDecoder, score as plain_score, sequences as plain_sequences
@@ -39,7 +39,7 @@ def listed(score, space):
 @pytest.mark.parametrize("eos", [None, 0, 1, 2])
 @pytest.mark.parametrize("chunk", [1, 4, 1000])
 def test_sequences_are_all_sequences_once(eos, chunk):
-    chunks = list(exact.sequences(3, 3, eos=eos, chunk=chunk))
+    chunks = list(exact.Space(vocab=3, time=3, eos=eos, chunk=chunk))
     assert max(len(c) for c in chunks) <= chunk
     rows = [tuple(row) for row in torch.cat(chunks).tolist()]
     expected = [(*s, *[0] * (3 - len(s))) for s in plain_sequences(3, 3, eos)]
@@ -97,7 +97,7 @@ def test_best_equals_sorting(eos, chunk):
 def test_equal_scores_come_in_the_order_of_the_space(chunk):
     space = Space(vocab=3, time=2, chunk=chunk)
     tokens, _ = exact.best(lambda rows: torch.zeros(len(rows)), space, n=5)
-    torch.testing.assert_close(tokens, next(exact.sequences(3, 2))[:5])
+    torch.testing.assert_close(tokens, next(iter(exact.Space(vocab=3, time=2)))[:5])
 
 
 def test_a_batch_of_scorers_equals_its_rows():
@@ -163,7 +163,7 @@ def test_conditionals_are_joint_over_marginal(chunk):
     space = Space(vocab=3, time=3, chunk=chunk)
     score = random_score(3, 3)
     p = dict(listed(score, space))
-    tokens = next(exact.sequences(3, 3))[::5]
+    tokens = next(iter(exact.Space(vocab=3, time=3)))[::5]
     found = exact.conditionals(score, tokens, space).exp()
     for i, row in enumerate(tokens.tolist()):
         for t, v in itertools.product(range(3), repeat=2):
@@ -197,7 +197,7 @@ def test_gradient_of_log_z_is_the_expected_gradient(chunk):
 def test_sequence_scores_equal_one_step_at_a_time(eos, normalize):
     decoder = ToyDecoder(vocab=3, batch=2)
     wrapped = LocallyNormalized(decoder) if normalize else decoder
-    tokens = torch.cat(list(exact.sequences(3, 3, eos=eos)))
+    tokens = torch.cat(list(exact.Space(vocab=3, time=3, eos=eos)))
     found = exact.sequence_scores(wrapped, tokens, eos=eos)
     for row in range(2):
         for i, sequence in enumerate(plain_sequences(3, 3, eos)):
@@ -273,7 +273,7 @@ def test_samples_of_the_localized_model_follow_the_global_one(eos):
     decoder.memory = nn.Parameter(decoder.memory.expand(n, -1).clone())
     local = exact.localize(decoder, time=3, eos=eos)
     rng = torch.Generator().manual_seed(0)
-    drawn = sample(local, lengths=torch.full((n,), 3), eos=eos, rng=rng).tokens[:, 0]
+    drawn = ancestral_sample(local, lengths=torch.full((n,), 3), eos=eos, rng=rng).tokens[:, 0]
     counts = Counter(tuple(row) for row in drawn.tolist())
     expected = {
         tuple(row): n * p for row, p in zip(tokens.tolist(), log_p.exp()[0].tolist(), strict=True)

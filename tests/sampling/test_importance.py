@@ -86,7 +86,7 @@ def random_chain(vocab: int, time: int, *, seed: int = 1) -> MarkovChain:
 
 def test_a_chain_sums_to_one_and_samples_what_it_says():
     chain = random_chain(3, 3)
-    words = next(iter(exact.sequences(3, 3)))
+    words = next(iter(exact.Space(vocab=3, time=3)))
     p = chain.log_prob(words).exp()
     torch.testing.assert_close(p.sum(), torch.tensor(1.0, dtype=torch.float64))
     drawn = chain.sample(20_000, generator(0))

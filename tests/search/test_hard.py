@@ -5,7 +5,14 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from softbeam.search.decoders import Forbidding, LocallyNormalized
-from softbeam.search.hard import beam_search, best_cells, greedy, live_beam_search, sample, truncate
+from softbeam.search.hard import (
+    ancestral_sample,
+    beam_search,
+    best_cells,
+    greedy,
+    live_beam_search,
+    truncate,
+)
 from support.toys import ToyDecoder, plain_beam, score, sequences
 
 EOS = 1
@@ -145,7 +152,7 @@ def test_sampling_follows_the_model():
     many = ToyDecoder(vocab=3, batch=1, seed=5)
     many.memory.data = decoder.memory.data.expand(4000, -1).clone()
     rng = torch.Generator().manual_seed(0)
-    drawn = sample(many, lengths=torch.full((4000,), 2), rng=rng).tokens[:, 0]
+    drawn = ancestral_sample(many, lengths=torch.full((4000,), 2), rng=rng).tokens[:, 0]
     counts = torch.zeros(len(space))
     for a, b in drawn.tolist():
         counts[space.index((a, b))] += 1
@@ -159,7 +166,7 @@ def test_sampling_is_seeded_and_cold_sampling_is_greedy():
 
     def draw(seed: int, **options):
         rng = torch.Generator().manual_seed(seed)
-        return sample(decoder, lengths=limits, rng=rng, **options).tokens
+        return ancestral_sample(decoder, lengths=limits, rng=rng, **options).tokens
 
     assert draw(1).equal(draw(1)) and not draw(1).equal(draw(2))
     assert draw(1, temperature=1e-4).equal(greedy(decoder, lengths=limits).tokens)

@@ -15,8 +15,8 @@ from softbeam.data.readers import Example
 from softbeam.data.vocabulary import Codec
 from softbeam.errors import UserError
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.search.soft.beam import REFERENCE
-from softbeam.search.soft.loop import soft_beam
+from softbeam.search.soft.beam import REFERENCE, Relaxation
+from softbeam.search.soft.loop import soft_beams
 from softbeam.training.runs import Run, load_run
 from softbeam.types import Decoder
 
@@ -77,8 +77,8 @@ def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) ->
     if run.config.select.normalize:
         decoder = LocallyNormalized(decoder)
     steps = []
-    for t in range(1, min(STEPS, batch.target.shape[1]) + 1):
-        beam = soft_beam(decoder, k=k, alpha=alpha, time=t, form=REFERENCE)
+    relaxation = Relaxation(k, alpha, form=REFERENCE)
+    for beam in soft_beams(decoder, relaxation, time=min(STEPS, batch.target.shape[1])):
         assert beam.p is not None
         slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
         steps.append([element(p, score, run.codecs.target) for p, score in slots])

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Constant, Schedule
-from softbeam.tensors import Allowed, allowed_at
+from softbeam.tensors import Allowed, allowed_at, rank
 from softbeam.types import ChainState, Kernel, StepInfo
 
 Phase = Literal["forced", "burn-in", "sample"]
@@ -88,8 +88,7 @@ def partition(
     key = torch.arange(free.shape[1], device=free.device, dtype=torch.float64).expand(free.shape)
     if order == "random":
         key = torch.rand(free.shape, generator=rng, dtype=torch.float64, device=free.device)
-    rank = key.masked_fill(~free, float("inf")).argsort(dim=-1, stable=True).argsort(-1)
-    block = rank // size[:, None]
+    block = rank(key.masked_fill(~free, float("inf"))) // size[:, None]
     steps = int(block.where(free, -1).max()) + 1
     return free & (block == torch.arange(steps, device=free.device)[:, None, None])
 

@@ -42,6 +42,7 @@ from softbeam.sampling.kernels import (
 )
 from softbeam.sampling.masking import site_logits
 from softbeam.sampling.proposals import MaskedConditionals, check_tokens, drawn
+from softbeam.tensors import rank
 from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, Proposed, StepInfo
 
 BYTES = 2**30  # of logits to keep
@@ -407,10 +408,9 @@ def nearest_first(
     """Yield `size` sites of each chain at a time, those nearest to a change first."""
     place = torch.arange(sites.shape[1], device=sites.device)
     gap = (place[:, None] - place).abs().where(changed[:, None], len(place)).amin(-1)
-    order = gap.masked_fill(~sites, len(place) + 1).argsort(dim=-1, stable=True)
-    rank = order.argsort(-1)
+    turn = rank(gap.masked_fill(~sites, len(place) + 1))
     for first in range(0, int(sites.sum(-1).amax()) if len(sites) else 0, size):
-        yield sites & (rank >= first) & (rank < first + size)
+        yield sites & (turn >= first) & (turn < first + size)
 
 
 def check_early(parts: Parts, sites_a_round: int) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softbeam.sampling.masking import packed_logits
-from softbeam.tensors import length_mask
+from softbeam.tensors import length_mask, rank
 from softbeam.types import Hypotheses, MaskedLM
 
 
@@ -55,8 +55,7 @@ def mask_predict(
 
 def least_sure(log_p: Float[Tensor, "rows time"], count: Int[Tensor, " rows"]) -> Tensor:
     """True at the `count` smallest values of each row; of equal values, at the first."""
-    rank = log_p.argsort(dim=-1, stable=True).argsort(-1)
-    return rank < count[:, None]
+    return rank(log_p) < count[:, None]
 
 
 @torch.no_grad()

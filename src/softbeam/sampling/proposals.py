@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from softbeam import tensors
 from softbeam.sampling.masking import ROWS, packed_logits
 from softbeam.tensors import Allowed, allowed_at, may_stand
 from softbeam.types import MaskedLM, Proposed
@@ -193,9 +194,7 @@ def within_nucleus(
 
     Of equally likely tokens, those with smaller numbers enter first.
     """
-    p, order = log_p.exp().sort(dim=-1, descending=True, stable=True)
-    inside = p.cumsum(-1) - p < nucleus  # likelier tokens alone do not suffice
-    inside = torch.zeros_like(inside).scatter(-1, order, inside)
+    inside = tensors.nucleus(log_p.exp(), nucleus)
     return log_p.masked_fill(~inside, float("-inf")).log_softmax(-1)
 
 

@@ -3,10 +3,10 @@ from .decoders import (
     LocallyNormalized as LocallyNormalized,
 )
 from .hard import (
+    ancestral_sample as ancestral_sample,
     beam_search as beam_search,
     greedy as greedy,
     live_beam_search as live_beam_search,
-    sample as sample,
 )
 from .relaxations import (
     gumbel_softmax as gumbel_softmax,
@@ -15,6 +15,7 @@ from .relaxations import (
 )
 from .soft.beam import (
     Form as Form,
+    Relaxation as Relaxation,
     SoftBeam as SoftBeam,
 )
 from .soft.decode import soft_beam_decode as soft_beam_decode
@@ -22,6 +23,7 @@ from .soft.loop import (
     soft_beam as soft_beam,
     soft_beam_loss as soft_beam_loss,
     soft_beam_max as soft_beam_max,
+    soft_beams as soft_beams,
 )
 from .soft.step import soft_beam_step as soft_beam_step
 from .tracked import tracked_beam as tracked_beam

@@ -1,28 +1,20 @@
-"""Rows of decoder states, and wrappers that turn one `Decoder` into another."""
+"""Scores of given targets, wrappers that turn one `Decoder` into another, and checks."""
 
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from softbeam.types import Decoder, FedDecoder, FusedDecoder, State
 
-
-def select(keep: Bool[Tensor, " rows"], state: State, otherwise: State) -> State:
-    """`state` where `keep`, `otherwise` elsewhere, row by row."""
-    if isinstance(state, Tensor):
-        return torch.where(keep.view(-1, *[1] * (state.dim() - 1)), state, otherwise)
-    if isinstance(state, tuple):
-        parts = [select(keep, a, b) for a, b in zip(state, otherwise, strict=True)]
-        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return state
+PAD = 0  # the token that follows the end of a sequence
 
 
 def forced_scores(
     decoder: Decoder, target: Int[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time vocab"]:
-    """Scores of every step given the gold prefix: fused where the decoder can, else a loop."""
+    """Scores of every step given the gold prefix, in one call if the decoder can, else in a loop."""
     if isinstance(decoder, FusedDecoder):
         return decoder.forced(target)
     return stepwise_scores(decoder, target)
@@ -31,7 +23,7 @@ def forced_scores(
 def stepwise_scores(
     decoder: Decoder, target: Int[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time vocab"]:
-    """The same by one `step` per position; the oracle of the conformance suite."""
+    """Scores of every step given the gold prefix, by one `step` per position: the oracle."""
     state, emb = decoder.start()
     scores = []
     for t in range(target.shape[1]):
@@ -99,3 +91,34 @@ class Forbidding(Wrapped):
     def change(self, scores: Tensor) -> Tensor:
         index = torch.tensor(self.tokens, device=scores.device, dtype=torch.long)
         return scores.index_fill(-1, index, float("-inf"))
+
+
+def check_search(
+    decoder: Decoder,
+    costs: Tensor | None,
+    *,
+    k: int,
+    alpha: float = 1.0,
+    time: int | None = None,
+    lengths: Tensor | None,
+    eos: int | None,
+) -> int:
+    """The number of steps of a search. Raises ValueError if an argument is out of bounds."""
+    vocab = len(decoder.embedding)
+    if k < 1:
+        raise ValueError(f"k={k} is below 1")
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"alpha={alpha} is not positive and finite")
+    if eos is not None and not (0 <= eos < vocab and eos != PAD):
+        raise ValueError(f"eos={eos} is not a token of 0..{vocab - 1} other than padding ({PAD})")
+    if costs is None and time is None:
+        raise ValueError("time=None: without costs the number of steps must be given")
+    if costs is not None and costs.shape[2] != vocab:
+        raise ValueError(f"costs {tuple(costs.shape)} do not end in the vocabulary's {vocab}")
+    steps = time if time is not None else costs.shape[1]  # type: ignore[union-attr]
+    if steps < 1 or (costs is not None and steps > costs.shape[1]):
+        limit = "" if costs is None else f" and the {costs.shape[1]} steps of costs"
+        raise ValueError(f"time={steps} is not within 1{limit}")
+    if lengths is not None and int(lengths.max()) > steps:
+        raise ValueError(f"lengths up to {int(lengths.max())} exceed the {steps} steps")
+    return steps if lengths is None or costs is None else max(1, int(lengths.max()))

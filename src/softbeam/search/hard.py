@@ -1,20 +1,20 @@
-"""Hard search over any `Decoder`: greedy, ancestral sampling and beam search.
+"""Hard search over any `Decoder`: greedy, ancestral sampling and beam search (Algorithm 1).
 
 Outputs either end with `eos` or have the given length; both are limits per sentence, so that a
-sentence's output is the same alone and inside any batch.
+sentence's output does not depend on the batch it is in.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
-from softbeam.search.decoders import forced_scores
-from softbeam.search.soft.beam import PAD
-from softbeam.search.soft.loop import _check, _scored
-from softbeam.tensors import gather, length_mask
-from softbeam.types import Decoder, Hypotheses
+from softbeam.search.decoders import check_search, forced_scores
+from softbeam.tensors import gather, length_mask, nucleus, output_lengths
+from softbeam.types import Decoder, Hypotheses, State
 
 Choose = Callable[[Tensor], Tensor]  # scores of a step -> a token for each row
 
@@ -26,7 +26,7 @@ def greedy(
     return one_by_one(decoder, lambda scores: scores.argmax(-1), lengths=lengths, eos=eos)
 
 
-def sample(
+def ancestral_sample(
     decoder: Decoder,
     *,
     lengths: Int[Tensor, " batch"],
@@ -36,7 +36,7 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Hypotheses:
-    """Ancestral sampling from softmax(scores / temperature), optionally truncated."""
+    """Draw each token in turn from softmax(scores / temperature), optionally truncated."""
     if temperature <= 0:
         raise ValueError(f"temperature={temperature} must be positive; for the limit use greedy")
 
@@ -50,7 +50,7 @@ def sample(
 def truncate(
     p: Float[Tensor, "rows vocab"], *, top_k: int | None = None, top_p: float | None = None
 ) -> Float[Tensor, "rows vocab"]:
-    """The `top_k` largest probabilities, then the fewest that reach `top_p`; renormalized."""
+    """Keep the `top_k` largest probabilities, then the fewest that reach `top_p`; renormalize."""
     if top_k is not None:
         if top_k < 1:
             raise ValueError(f"top_k={top_k} must be at least 1")
@@ -60,9 +60,7 @@ def truncate(
     if top_p is not None:
         if not 0 < top_p <= 1:
             raise ValueError(f"top_p={top_p} must be in (0, 1]")
-        ordered, index = p.sort(dim=-1, descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered
-        p = torch.zeros_like(p).scatter(-1, index, ordered * (before < top_p))
+        p = p * nucleus(p, top_p)
         p = p / p.sum(-1, keepdim=True)
     return p
 
@@ -70,7 +68,7 @@ def truncate(
 def one_by_one(
     decoder: Decoder, choose: Choose, *, lengths: Int[Tensor, " batch"], eos: int | None
 ) -> Hypotheses:
-    """One token for each sentence and step, fed back; shared by greedy and sampling."""
+    """Choose one token for each sentence at each step and feed it back."""
     state, emb = decoder.start()
     live = lengths > 0
     total = emb.new_zeros(emb.shape[0])
@@ -87,7 +85,7 @@ def one_by_one(
             break
         emb = decoder.embedding[token]
     path = torch.stack(tokens, 1)[:, None]
-    return Hypotheses(path, output_lengths(path, lengths, eos), total[:, None])
+    return Hypotheses(path, output_lengths(path, eos, lengths[:, None]), total[:, None])
 
 
 def beam_search(
@@ -105,32 +103,104 @@ def beam_search(
     are longer. With k = 1 it is greedy; as wide as the space it is exact. Equal scores are ordered
     by (parent, token). `length_penalty` p ranks the final beam by score / length**p.
     """
+    check_beam_size(k, nbest)
+    path, total = last_beam(decoder, k=k, lengths=lengths, eos=eos)
+    return ranked(path, output_lengths(path, eos, lengths[:, None]), total, nbest, length_penalty)
+
+
+def last_beam(
+    decoder: Decoder,
+    *,
+    k: int,
+    lengths: Int[Tensor, " batch"],
+    eos: int | None = None,
+    costs: Float[Tensor, "batch time vocab"] | None = None,
+) -> tuple[Int[Tensor, "batch beam steps"], Float[Tensor, "batch beam"]]:
+    """Paths and scores of the last beam of Algorithm 1, best first.
+
+    `costs` are added to the scores of the cells; a finished prefix pays for padding.
+    """
+    beam, parents, tokens = first_beam(decoder, lengths), [], []
+    for t in range(int(lengths.max())):
+        cells, state = expand(decoder, beam)  # line 5
+        if costs is not None:
+            cells = cells + costs[:, t, None].to(cells.dtype)
+        total, cell = best_cells(cells.flatten(1), k)  # line 6
+        step = choose(decoder, beam, total, cell, over=lengths <= t + 1, eos=eos)  # line 7: b, y
+        parents.append(step.parent)
+        tokens.append(step.token)
+        if step.finished.all():
+            break
+        beam = feed(decoder, beam, state, total, step)  # lines 9-10, of the parent (errata)
+    return follow_backpointers(parents, tokens), total  # line 11
+
+
+class HardBeam(NamedTuple):
+    """A hard beam between two steps."""
+
+    state: State
+    emb: Float[Tensor, "rows emb"]
+    total: Float[Tensor, "batch beam"]
+    finished: Bool[Tensor, "batch beam"]
+
+
+class Step(NamedTuple):
+    """The choice of a step: where each new prefix comes from, its token, and whether it ends."""
+
+    parent: Int[Tensor, "batch beam"]
+    token: Int[Tensor, "batch beam"]
+    finished: Bool[Tensor, "batch beam"]
+
+
+def first_beam(decoder: Decoder, lengths: Int[Tensor, " batch"]) -> HardBeam:
+    """A beam of one empty prefix."""
+    state, emb = decoder.start()
+    return HardBeam(state, emb, emb.new_zeros(len(emb), 1), (lengths < 1)[:, None])
+
+
+def expand(decoder: Decoder, beam: HardBeam) -> tuple[Float[Tensor, "batch prev vocab"], State]:
+    """Scores of all cells; a live prefix is followed by any token, a finished one by padding at 0.
+
+    The state belongs to the prefixes of `beam`.
+    """
+    local, state = decoder.step(beam.state, beam.emb)
+    local = local.unflatten(0, beam.total.shape)
+    stay = torch.full_like(local, float("-inf"))
+    stay[:, :, 0] = 0.0
+    return beam.total[:, :, None] + torch.where(beam.finished[:, :, None], stay, local), state
+
+
+def choose(
+    decoder: Decoder,
+    beam: HardBeam,
+    total: Float[Tensor, "batch new"],
+    cell: Int[Tensor, "batch new"],
+    *,
+    over: Bool[Tensor, " batch"],
+    eos: int | None,
+) -> Step:
+    """Read parents and tokens off the chosen cells; `over` says which sentences end here."""
+    parent = cell // len(decoder.embedding)
+    stayed = beam.finished.gather(1, parent)
+    token = torch.where(stayed, 0, cell % len(decoder.embedding))
+    finished = stayed | over[:, None] | total.isneginf()
+    return Step(parent, token, finished if eos is None else finished | (token == eos))
+
+
+def feed(
+    decoder: Decoder, beam: HardBeam, state: State, total: Float[Tensor, "batch new"], step: Step
+) -> HardBeam:
+    """Feed the tokens of a step to the states of their parents."""
+    batch, width = beam.total.shape
+    rows = torch.arange(batch, device=total.device)[:, None] * width + step.parent
+    emb = decoder.embedding[step.token.flatten()]
+    return HardBeam(gather(state, rows.flatten()), emb, total, step.finished)
+
+
+def check_beam_size(k: int, nbest: int) -> None:
+    """Raises ValueError unless 1 <= nbest <= k."""
     if k < 1 or not 1 <= nbest <= k:
         raise ValueError(f"k={k} and nbest={nbest}: need 1 <= nbest <= k")
-    state, emb = decoder.start()
-    batch, vocab = emb.shape[0], decoder.embedding.shape[0]
-    total = emb.new_zeros(batch, 1)
-    finished = (lengths < 1)[:, None]
-    parents, tokens = [], []
-    for t in range(int(lengths.max())):
-        local, state = decoder.step(state, emb)
-        scores = extend(total, local.unflatten(0, total.shape), finished)  # line 5
-        first_row = torch.arange(batch, device=emb.device)[:, None] * total.shape[1]
-        total, cell = best_cells(scores.flatten(1), k)  # line 6
-        parent = cell // vocab  # line 7: b and y
-        stayed = finished.gather(1, parent)
-        token = torch.where(stayed, 0, cell % vocab)
-        parents.append(parent)
-        tokens.append(token)
-        finished = stayed | (lengths <= t + 1)[:, None] | total.isneginf()
-        if eos is not None:
-            finished = finished | (token == eos)
-        if finished.all():
-            break
-        emb = decoder.embedding[token.flatten()]  # line 9
-        state = gather(state, (first_row + parent).flatten())  # line 10, of the parent (errata)
-    path = follow_backpointers(parents, tokens)  # line 11
-    return ranked(path, output_lengths(path, lengths, eos), total, nbest, length_penalty)
 
 
 def live_beam_search(
@@ -142,77 +212,56 @@ def live_beam_search(
     nbest: int = 1,
     length_penalty: float = 0.0,
 ) -> Hypotheses:
-    """Beam search as other toolkits have it (`generate`): `k` go on, the finished are kept apart.
+    """Beam search as other toolkits have it (`generate`): finished hypotheses are kept apart.
 
     Of the 2k best continuations of a step, those among the first k that end join the finished, of
-    whom the k best stay; the k best that do not end go on. Where nothing ends early it is
+    whom the k best stay; the k best that do not end are extended. Where nothing ends early it is
     `beam_search`. A score of -inf marks places that a small space leaves empty.
     """
-    if k < 1 or not 1 <= nbest <= k:
-        raise ValueError(f"k={k} and nbest={nbest}: need 1 <= nbest <= k")
-    state, emb = decoder.start()
-    batch, vocab, time = emb.shape[0], decoder.embedding.shape[0], int(lengths.max())
-    first = torch.arange(batch, device=emb.device)[:, None]
-    path, total = lengths.new_zeros(batch, 1, time), emb.new_zeros(batch, 1)
-    done, done_total = lengths.new_zeros(batch, k, time), emb.new_full((batch, k), float("-inf"))
+    check_beam_size(k, nbest)
+    beam, time = first_beam(decoder, lengths.clamp(min=1)), int(lengths.max())
+    batch, vocab = len(lengths), len(decoder.embedding)
+    path = lengths.new_zeros(batch, 1, time)
+    done, done_total = (
+        lengths.new_zeros(batch, k, time),
+        beam.total.new_full((batch, k), -torch.inf),
+    )
     done_lengths = torch.zeros_like(done[:, :, 0])
     for t in range(time):
-        local, state = decoder.step(state, emb)
-        scores = (total[:, :, None] + local.unflatten(0, total.shape)).flatten(1)
-        score, cell = best_cells(scores, 2 * k)
-        grown = path.gather(1, (cell // vocab)[:, :, None].expand(-1, -1, time)).clone()
-        grown[:, :, t] = cell % vocab
-        ends = (grown[:, :, t] == eos) | (lengths <= t + 1)[:, None]
+        cells, state = expand(decoder, beam)
+        score, cell = best_cells(cells.flatten(1), 2 * k)
+        parent, token = cell // vocab, cell % vocab
+        grown = path.gather(1, parent[:, :, None].expand(-1, -1, time)).clone()
+        grown[:, :, t] = token
+        ends = (token == eos) | (lengths <= t + 1)[:, None]
         joins = (ends & (lengths > t)[:, None])[:, :k]
-        found = ranked(
+        finished = ranked(
             torch.cat([done, grown[:, :k]], 1),
             torch.cat([done_lengths, torch.full_like(cell[:, :k], t + 1)], 1),
             torch.cat([done_total, score[:, :k].masked_fill(~joins, float("-inf"))], 1),
             k,
             length_penalty,
         )
-        done, done_lengths, done_total = found
+        done, done_lengths, done_total = finished
         total, place = score.masked_fill(ends, float("-inf")).topk(min(k, score.shape[1]))
         if total.isneginf().all():
             break
         path = grown.gather(1, place[:, :, None].expand(-1, -1, time))
-        row = first * (len(emb) // batch) + cell.gather(1, place) // vocab
-        emb = decoder.embedding[path[:, :, t].flatten()]
-        state = gather(state, row.flatten())
-    return Hypotheses(*(part[:, :nbest] for part in found))
-
-
-def extend(
-    total: Float[Tensor, "batch prev"],
-    local: Float[Tensor, "batch prev vocab"],
-    finished: Bool[Tensor, "batch prev"],
-) -> Float[Tensor, "batch prev vocab"]:
-    """Candidate scores: a live row goes on with any token, a finished one with padding at 0."""
-    stay = torch.full_like(local, float("-inf"))
-    stay[:, :, 0] = 0.0
-    return total[:, :, None] + torch.where(finished[:, :, None], stay, local)
+        none = torch.zeros_like(place, dtype=torch.bool)
+        step = Step(parent.gather(1, place), path[:, :, t], none)
+        beam = feed(decoder, beam, state, total, step)
+    return Hypotheses(*(part[:, :nbest] for part in finished))
 
 
 def best_cells(
     scores: Float[Tensor, "batch cells"], k: int
 ) -> tuple[Float[Tensor, "batch beam"], Int[Tensor, "batch beam"]]:
-    """The k best cells, or all where there are fewer; equal scores in the order of the cells."""
+    """The k best cells, or all if there are fewer; equal scores in the order of the cells."""
     n = min(k, scores.shape[1])
     values, cells = scores.topk(min(n + 1, scores.shape[1]))
     if ((values[:, 1:] == values[:, :-1]) & values[:, 1:].isfinite()).any():
         values, cells = scores.sort(dim=-1, descending=True, stable=True)
     return values[:, :n], cells[:, :n]
-
-
-def output_lengths(
-    path: Int[Tensor, "batch beam time"], lengths: Int[Tensor, " batch"], eos: int | None
-) -> Int[Tensor, "batch beam"]:
-    """Up to and with the first `eos`, else the sentence's limit."""
-    limit = lengths[:, None].expand(path.shape[:2]).clamp(max=path.shape[2])
-    if eos is None:
-        return limit
-    ends = path == eos
-    return torch.where(ends.any(-1), ends.int().argmax(-1) + 1, limit)
 
 
 def ranked(
@@ -256,52 +305,17 @@ def hard_beam_max(
     """Score + cost_scale * cost of the hard cost-augmented beam's best path, and the path.
 
     The discontinuous max-margin objective of Goyal et al. 2018, footnote 3: the search itself
-    has no gradient; the score of the path it found has.
+    has no gradient; the score of the best path has.
     """
-    _check(decoder, costs, k=k, alpha=1.0, time=None, lengths=lengths, eos=eos)
+    check_search(decoder, costs, k=k, lengths=lengths, eos=eos)
+    batch, time = costs.shape[:2]
+    if lengths is None:
+        lengths = torch.full((batch,), time, device=costs.device)
+    costs = cost_scale * costs * length_mask(lengths, time)[:, :, None]
     with torch.no_grad():
-        tokens = _hard_best(decoder, costs, k=k, cost_scale=cost_scale, lengths=lengths, eos=eos)
-    counted = _scored(tokens, lengths, eos)
-    running = None if lengths is None else length_mask(lengths, tokens.shape[1])
+        path, _ = last_beam(decoder, k=k, lengths=lengths, eos=eos, costs=costs)
+    tokens = pad(path[:, 0], (0, time - path.shape[2]))
     scores = forced_scores(decoder, tokens).gather(-1, tokens[..., None])[..., 0]
+    counted = length_mask(output_lengths(tokens, eos, lengths), time)
     cost = costs.to(scores.dtype).gather(-1, tokens[..., None])[..., 0]
-    cost = cost if running is None else torch.where(running, cost, 0)
-    return (torch.where(counted, scores, 0) + cost_scale * cost).sum(-1), tokens
-
-
-def _hard_best(
-    decoder: Decoder,
-    costs: Tensor,
-    *,
-    k: int,
-    cost_scale: float,
-    lengths: Tensor | None,
-    eos: int | None,
-) -> Int[Tensor, "batch time"]:
-    """The best path of Algorithm 1 on cost-augmented scores; finished prefixes are carried.
-
-    A prefix that has ended (by `eos`, or by its row's length) has one live cell, the PAD column,
-    at score 0; no path passes through a slot of score -inf while a finite one is left.
-    """
-    state, emb = decoder.start()
-    batch, time, vocab = costs.shape
-    score = emb.new_zeros(batch, 1)
-    ended = torch.zeros_like(score, dtype=torch.bool)
-    parents, tokens = [], []
-    only_pad = torch.full((vocab,), float("-inf"), dtype=emb.dtype, device=emb.device)
-    only_pad[PAD] = 0
-    for t in range(time):
-        local, state = decoder.step(state, emb)
-        over = ended if lengths is None else ended | (t >= lengths)[:, None]
-        step = torch.where(over[..., None], only_pad, local.unflatten(0, score.shape))
-        cost = costs[:, t] if lengths is None else costs[:, t] * (t < lengths)[:, None]
-        cells = (score[..., None] + step + cost_scale * cost[:, None].to(step.dtype)).flatten(1)
-        score, index = cells.topk(min(k, cells.shape[1]))
-        parent, token = index // vocab, index % vocab
-        rows = (parent + torch.arange(batch, device=emb.device)[:, None] * step.shape[1]).flatten()
-        state, emb = gather(state, rows), decoder.embedding[token.flatten()]
-        ended = ended.gather(1, parent)
-        ended = ended if eos is None else ended | (token == eos)
-        parents.append(parent)
-        tokens.append(token)
-    return follow_backpointers(parents, tokens)[:, 0]
+    return (torch.where(counted, scores, 0) + cost).sum(-1), tokens

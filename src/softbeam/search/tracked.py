@@ -1,4 +1,4 @@
-"""Beam search that keeps every step: what objectives over hard beams are made of."""
+"""Beam search with the gold prefix in view, and scores of given outputs."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,11 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softbeam.search.decoders import forced_scores
-from softbeam.search.hard import best_cells, extend
-from softbeam.tensors import gather, length_mask, map_state
+from softbeam.search.hard import Step, best_cells, choose, expand, feed, first_beam
+from softbeam.tensors import length_mask, map_state
 from softbeam.types import Decoder, State
-
-# A hard beam with the gold prefix in view
 
 
 class Tracked(NamedTuple):
@@ -41,43 +39,32 @@ def tracked_beam(
     """Beam search that starts again from the gold prefix after each step in which gold falls off.
 
     So gold's parent is always on the beam, and gold's score is one of the candidates. Until the
-    first fall it is `search.hard.beam_search`, with the same order of equal scores; a prefix that
-    ended
-    is carried forward at score 0. The choice of hypotheses has no gradient, their scores have.
+    first fall it is `search.hard.beam_search`, with the same order of equal scores; a finished
+    prefix is carried forward at score 0. The choice of hypotheses has no gradient, their scores
+    have.
     """
-    state, emb = decoder.start()
-    vocab = decoder.embedding.shape[0]
-    first = torch.arange(emb.shape[0], device=emb.device)[:, None]
-    path, score = target.new_zeros(emb.shape[0], 1, 0), emb.new_zeros(emb.shape[0], 1)
-    finished, slot = (lengths < 1)[:, None], torch.zeros_like(lengths)
+    beam, vocab = first_beam(decoder, lengths), len(decoder.embedding)
+    path, slot = target.new_zeros(len(target), 1, 0), torch.zeros_like(lengths)
     for t in range(int(lengths.max())):
-        local, state = decoder.step(state, emb)
-        cells = extend(score, local.unflatten(0, score.shape), finished).flatten(1)
+        cells, state = expand(decoder, beam)
+        cells = cells.flatten(1)
         gold_cell = slot * vocab + target[:, t]
         gold = cells.gather(1, gold_cell[:, None]).squeeze(1)
-        row = first * score.shape[1]
         score, cell = best_cells(cells, k)
-        found = Tracked(
-            t, _grow(path, finished, cell, vocab), score, cell == gold_cell[:, None], gold
-        )
-        yield found
-        slot = found.is_gold.int().argmax(1)  # 0 after a fall: where the search starts again
-        score, cell = _restart(found, cell, gold_cell)
-        path = _grow(path, finished, cell, vocab)
-        parent, token = cell // vocab, path[:, :, -1]
-        finished = finished.gather(1, parent) | (lengths <= t + 1)[:, None]
-        if eos is not None:
-            finished = finished | (token == eos)
-        emb = decoder.embedding[token.flatten()]
-        state = gather(state, (row + parent).flatten())
+        over = lengths <= t + 1
+        step = choose(decoder, beam, score, cell, over=over, eos=eos)
+        tracked = Tracked(t, _grow(path, step), score, cell == gold_cell[:, None], gold)
+        yield tracked
+        slot = tracked.is_gold.int().argmax(1)  # 0 after a fall: where the search starts again
+        score, cell = _restart(tracked, cell, gold_cell)
+        step = choose(decoder, beam, score, cell, over=over, eos=eos)
+        path, beam = _grow(path, step), feed(decoder, beam, state, score, step)
 
 
-def _grow(path: Tensor, finished: Tensor, cell: Tensor, vocab: int) -> Tensor:
-    """The prefixes of the chosen cells: batch, beam, t."""
-    parent = cell // vocab
-    token = torch.where(finished.gather(1, parent), 0, cell % vocab)
-    before = path.gather(1, parent[:, :, None].expand(-1, -1, path.shape[2]))
-    return torch.cat([before, token[:, :, None]], -1)
+def _grow(path: Int[Tensor, "batch prev t"], step: Step) -> Int[Tensor, "batch beam u"]:
+    """The prefixes of a step: those of its parents, each with its token."""
+    before = path.gather(1, step.parent[:, :, None].expand(-1, -1, path.shape[2]))
+    return torch.cat([before, step.token[:, :, None]], -1)
 
 
 def _restart(beam: Tracked, cell: Tensor, gold_cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,11 +75,8 @@ def _restart(beam: Tracked, cell: Tensor, gold_cell: Tensor) -> tuple[Tensor, Te
     return torch.where(fell, alone, beam.score), torch.where(fell & head, gold_cell[:, None], cell)
 
 
-# Outputs, their scores and their costs
-
-
 class Repeated:
-    """The decoder with each of its rows n times, for n outputs of each source."""
+    """A decoder with each row repeated n times, for n outputs of each source."""
 
     def __init__(self, decoder: Decoder, n: int):
         self.decoder, self.n = decoder, n

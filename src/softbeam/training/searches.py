@@ -185,7 +185,7 @@ class AncestralSample(Search):
     def __call__(
         self, decoder: Any, lengths: "Tensor", *, eos: int | None, rng: "Generator"
     ) -> "types.Hypotheses":
-        return hard.sample(
+        return hard.ancestral_sample(
             decoder,
             lengths=lengths,
             eos=eos,

@@ -1,13 +1,10 @@
-"""Other ways to train for search, over any `Decoder`: the baselines of the soft beam.
+"""Beam-search optimization (Wiseman and Rush 2016) and the beam CRF (Andor et al. 2016).
 
-Beam-search optimization (Wiseman and Rush 2016) and the beam CRF with early update (Andor et al.
-2016) share one hard beam that keeps the gold prefix in view, `tracked_beam`. Minimum risk (Shen et
-al. 2016) and REINFORCE (Ranzato et al. 2016, Rennie et al. 2017) need only outputs, their scores
-and a cost. Whether scores are raw or normalized is the decoder's affair. Losses are one number for
-each sentence, and the same alone and inside any padded batch. Padding of targets is 0.
+Both use a hard beam that keeps the gold prefix in view, `tracked_beam`. Whether scores are raw or
+normalized is the decoder's affair. Losses are one number for each sentence, and do not depend on
+the batch that the sentence is in. Padding of targets is 0.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,9 +13,8 @@ from torch import Tensor
 
 from softbeam.objectives.losses.risk import Metric
 from softbeam.search.tracked import Tracked, tracked_beam
+from softbeam.tensors import output_lengths
 from softbeam.types import Decoder, Ends
-
-# Beam-search optimization
 
 
 class Margins(NamedTuple):
@@ -68,7 +64,7 @@ def bso_loss(
 
 
 def _rival(beam: Tracked, k: int, *, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Slot and score of whom gold must beat; -inf where there is nobody."""
+    """Slot and score of the hypothesis that gold must beat; -inf where there is none."""
     others = beam.score.masked_fill(beam.is_gold, float("-inf"))
     best, width = others.argmax(1), beam.score.shape[1]
     kth = width - 1 - beam.is_gold[:, -1].long()
@@ -81,22 +77,17 @@ def _rival(beam: Tracked, k: int, *, last: Tensor) -> tuple[Tensor, Tensor]:
 def _deltas(
     metric: Metric, rival: Tensor, target: Tensor, wrong: Tensor, since: Tensor, eos: int | None
 ) -> list[float]:
-    """The metric of the rival's and gold's tokens since the last start, where one is wrong."""
-    found = []
-    for path, gold, violates, start in zip(
-        rival.tolist(), target.tolist(), wrong.tolist(), since.tolist(), strict=True
-    ):
-        pair = (ended(path, eos)[start:], ended(gold[: len(path)], eos)[start:])
-        found.append(metric(*pair) if violates else 0.0)
-    return found
-
-
-def ended(tokens: Sequence[int], eos: int | None) -> Sequence[int]:
-    """The tokens up to and with the first end mark."""
-    return tokens[: tokens.index(eos) + 1] if eos is not None and eos in tokens else tokens
-
-
-# Beam CRF
+    """The metric of the rival's and gold's tokens since the last start, where `wrong`; else 0."""
+    pairs = [
+        [
+            row[start:end]
+            for row, start, end in zip(tokens.tolist(), since.tolist(), ends, strict=True)
+        ]
+        for tokens in (rival, target[:, : rival.shape[1]])
+        for ends in [output_lengths(tokens, eos).tolist()]
+    ]
+    marked = zip(*pairs, wrong.tolist(), strict=True)
+    return [metric(path, gold) if violates else 0.0 for path, gold, violates in marked]
 
 
 class EarlyUpdate(NamedTuple):

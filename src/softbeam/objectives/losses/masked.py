@@ -1,4 +1,4 @@
-"""Masked cross-entropy, and ways to choose what is masked."""
+"""Masked cross-entropy, and functions that choose which tokens are hidden."""
 
 from collections.abc import Callable
 
@@ -7,25 +7,25 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
+from softbeam.tensors import rank
 from softbeam.types import Loss, MaskedLM
 
 
-def hidden_uniformly(real: "Tensor", rng: "Generator") -> "Tensor":
-    """For each row a number uniform between one and all of its real cells, and so many of them."""
+def hidden_uniformly(real: Bool[Tensor, "rows time"], rng: Generator) -> Bool[Tensor, "rows time"]:
+    """Hide a uniformly drawn number (1 to n) of each row's n real tokens."""
     size = real.sum(1)
     count = 1 + (torch.rand(len(real), generator=rng, device=real.device) * size).long()
     key = torch.rand(real.shape, generator=rng, device=real.device)
-    rank = key.masked_fill(~real, float("inf")).argsort(-1).argsort(-1)
-    return real & (rank < count[:, None])
+    return real & (rank(key.masked_fill(~real, float("inf"))) < count[:, None])
 
 
-Hide = Callable[[Tensor, Generator], Tensor]  # real cells -> hidden ones, some in each row
+Hide = Callable[[Tensor, Generator], Tensor]  # real tokens -> hidden ones, some in each row
 
 
 def hidden_at_rate(
     real: Bool[Tensor, "rows time"], rng: Generator, *, rate: float = 0.15
 ) -> Bool[Tensor, "rows time"]:
-    """Each real cell by itself with this probability, and at least one in each row (BERT)."""
+    """Hide each real token with this probability, and at least one in each row (BERT)."""
     if not 0 < rate <= 1:
         raise ValueError(f"rate={rate} must be above 0 and at most 1")
     u = torch.rand(real.shape, generator=rng, device=real.device).masked_fill(~real, 2.0)
@@ -35,7 +35,7 @@ def hidden_at_rate(
 def masked_cross_entropy(
     mlm: MaskedLM, tokens: Int[Tensor, "rows time"], hidden: Bool[Tensor, "rows time"]
 ) -> Loss:
-    """-log p of the hidden tokens given the others, summed; its size is their number."""
+    """Sum -log p of the hidden tokens given the others; the size is their number."""
     logits = mlm.logits(tokens, hidden, torch.zeros_like(tokens[:, 0]))
     total = cross_entropy(logits, tokens[hidden], reduction="sum")
     return Loss(total, int(hidden.sum()), {})

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from softbeam.search.hard import beam_search, one_by_one, sample
+from softbeam.search.hard import ancestral_sample, beam_search, one_by_one
 from softbeam.search.tracked import Repeated
 from softbeam.types import Decoder, Ends, Hypotheses
 
@@ -45,7 +45,7 @@ def beam_candidates(decoder: Decoder, ends: Ends, *, n: int) -> Hypotheses:
 def sampled_candidates(decoder: Decoder, ends: Ends, *, n: int, rng: Generator) -> Hypotheses:
     """n outputs of each source by ancestral sampling, with repetitions."""
     lengths = ends.lengths.repeat_interleave(n)
-    drawn = sample(Repeated(decoder, n), lengths=lengths, eos=ends.eos, rng=rng)
+    drawn = ancestral_sample(Repeated(decoder, n), lengths=lengths, eos=ends.eos, rng=rng)
     shape = (len(ends.lengths), n)
     tokens = drawn.tokens.squeeze(1).unflatten(0, shape)
     return Hypotheses(tokens, *(v.squeeze(1).unflatten(0, shape) for v in drawn[1:]))

@@ -1,4 +1,4 @@
-"""The nouns of the soft beam: what it is between two steps, and the forms of a step."""
+"""The soft beam between two steps, and the settings of a step."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -9,11 +9,9 @@ from torch import Tensor
 
 from softbeam.types import State
 
-PAD = 0  # the token that follows the end of a sequence
-
 
 class SoftBeam(NamedTuple):
-    """The beam between two steps; i-th slots hold mixtures that tend to the i-th best prefix."""
+    """The beam between two steps; the i-th slot is a mixture that tends to the i-th best prefix."""
 
     state: State  # h, rows are batch-major
     emb: Float[Tensor, "rows emb"]  # e
@@ -36,10 +34,10 @@ class Diagnostics(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a soft-beam step is computed. Without options: dense, exact, recomputing p backward.
+    """How a soft-beam step is computed; by default dense and exact, with p recomputed backward.
 
-    With `candidates`, whether a pool suffices is decided for a whole batch at every step, so the
-    same sentence alone and in a batch agree to `tolerance` (in the other forms, to rounding).
+    With `candidates`, whether a pool suffices is decided for a whole batch at every step, so
+    a sentence alone and in a batch agrees to `tolerance` (in the other forms, to rounding).
     """
 
     reference: bool = False  # plain autograd of Algorithm 3: the oracle
@@ -59,6 +57,15 @@ class Form:
 
 FAST = Form()
 REFERENCE = Form(reference=True)
+
+
+class Relaxation(NamedTuple):
+    """How hard a beam is relaxed, and how its steps are computed."""
+
+    k: int
+    alpha: float
+    cost_scale: float = 0.0  # of the cost added to the scores, as in Sec. 2.5
+    form: Form = FAST
 
 
 def lowest(like: Tensor) -> float:

@@ -7,10 +7,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from softbeam.search.decoders import PAD
 from softbeam.search.hard import follow_backpointers
-from softbeam.search.soft.beam import PAD, REFERENCE, SoftBeam
-from softbeam.search.soft.loop import _check, _freeze, _scored, _start, _step, beam_widths
-from softbeam.tensors import gather
+from softbeam.search.soft.beam import REFERENCE, Relaxation, SoftBeam
+from softbeam.search.soft.loop import soft_beams
+from softbeam.search.tracked import token_scores
+from softbeam.tensors import length_mask, output_lengths
 from softbeam.types import Decoder
 
 
@@ -40,22 +42,18 @@ def soft_beam_decode(
     pointers and of the successors are taken apart (they can differ while alpha is small). As
     alpha grows the paths and both scores become those of the hard beam.
     """
-    _check(decoder, None, k=k, alpha=alpha, time=time, lengths=lengths, eos=eos)
-    beam, parents, tokens = _start(decoder), [], []
-    cost = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), len(decoder.embedding))
-    for t, width in enumerate(beam_widths(k, cost.shape[1], time, eos=eos is not None)):
-        new = _step(
-            decoder, beam, cost, k=width, alpha=alpha, cost_scale=0.0, eos=eos, form=REFERENCE
-        )
-        parent, token = _map_pointers(new.p, vocab=cost.shape[1], marginal=marginal)
+    relaxation, width = Relaxation(k, alpha, form=REFERENCE), 1
+    parents, tokens = [], []
+    beams = soft_beams(decoder, relaxation, time=time, lengths=lengths, eos=eos)
+    for t, beam in enumerate(beams):
+        parent, token = _map_pointers(beam.p, vocab=len(decoder.embedding), marginal=marginal)
         if lengths is not None:
             on = (t < lengths)[:, None]
-            stay = torch.arange(width).to(parent).clamp_max(beam.score.shape[1] - 1)
+            stay = torch.arange(parent.shape[1]).to(parent).clamp_max(width - 1)
             parent, token = torch.where(on, parent, stay), torch.where(on, token, PAD)
-            new = _freeze(new, beam, t < lengths)
         parents.append(parent)
         tokens.append(token)
-        beam = new
+        width = parent.shape[1]
     return _rank_paths(decoder, beam, parents, tokens, lengths, eos)
 
 
@@ -80,26 +78,12 @@ def _rank_paths(
     lengths: Tensor | None,
     eos: int | None,
 ) -> SoftHypotheses:
+    """Order the paths by their soft scores, and score them as hard paths."""
     paths = follow_backpointers(parents, tokens)
     soft = beam.score.masked_fill(~beam.real, float("-inf"))
     scores, order = soft.sort(dim=-1, descending=True, stable=True)
     paths = paths.gather(1, order[..., None].expand_as(paths))
-    counted = torch.stack([_scored(path, lengths, eos) for path in paths.unbind(1)], 1)
-    hard = (_path_scores(decoder, paths) * counted).sum(-1).masked_fill(scores.isinf(), -torch.inf)
-    return SoftHypotheses(torch.where(counted, paths, PAD), counted.sum(-1), scores, hard)
-
-
-def _path_scores(
-    decoder: Decoder, paths: Int[Tensor, "batch beam time"]
-) -> Float[Tensor, "batch beam time"]:
-    """The score of every token of every path when the path's own tokens are fed."""
-    state, emb = decoder.start()
-    batch, beam, time = paths.shape
-    rows = torch.arange(batch, device=paths.device).repeat_interleave(beam)
-    state, emb, flat = gather(state, rows), emb[rows], paths.flatten(0, 1)
-    scores = []
-    for t in range(time):
-        local, state = decoder.step(state, emb)
-        scores.append(local.gather(1, flat[:, t, None])[:, 0])
-        emb = decoder.embedding[flat[:, t]]
-    return torch.stack(scores, -1).unflatten(0, (batch, beam))
+    sizes = output_lengths(paths, eos, None if lengths is None else lengths[:, None])
+    hard = token_scores(decoder, paths, sizes).sum(-1).masked_fill(scores.isinf(), -torch.inf)
+    counted = length_mask(sizes.flatten(), paths.shape[2]).unflatten(0, sizes.shape)
+    return SoftHypotheses(torch.where(counted, paths, PAD), sizes, scores, hard)

@@ -1,8 +1,7 @@
-"""The fast forms of a soft-beam step: the values of `search.soft.step.soft_beam_step` and its EOS
-sibling.
+"""Fast forms of a soft-beam step, equal to `soft_beam_step` and `soft_beam_step_eos` in value.
 
-Nothing of size k x k x V is kept: p is recomputed in the backward pass, or only a pool of
-candidates enters the relaxation. Begin with `fast_step`; `search.soft.loop.soft_beam` calls it.
+They keep nothing of size k x k x V: p is recomputed in the backward pass, or only a pool of
+candidates enters the relaxation. `search.soft.loop.soft_beams` calls `fast_step`.
 """
 
 from collections.abc import Callable
@@ -13,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.decoders import PAD, LocallyNormalized
 from softbeam.search.relaxations import soft_indices, weighted_soft_indices, weighted_top_values
-from softbeam.search.soft.beam import PAD, Form, SoftBeam, lowest
+from softbeam.search.soft.beam import Relaxation, SoftBeam, lowest
 from softbeam.search.soft.fused import (
     MixRows,
     Readout,
@@ -39,7 +38,7 @@ class _Cells(NamedTuple):
 
 
 class Shared:
-    """What the steps of one soft beam share: the decoder, and the gradients of its tables."""
+    """The decoder of all steps of a soft beam, and the gathered gradients of its tables."""
 
     def __init__(self, decoder: Decoder):
         self.decoder, self.inner, self.normalize = decoder, None, False
@@ -64,7 +63,7 @@ class Shared:
     def linear_cells(
         self, decoder: ReadoutDecoder, beam: SoftBeam, augment: Tensor | None
     ) -> tuple[_Cells, State]:
-        """The same where the decoder shows its output layer."""
+        """Algorithm 3, line 5, of a decoder that shows its output layer."""
         (w, b), shape, offset = self.tables, beam.score.shape, beam.score
         hidden, state = decoder.advance(beam.state, beam.emb)
         with torch.no_grad():
@@ -91,7 +90,7 @@ class Shared:
 
 
 class _Sums(NamedTuple):
-    """What a step takes from p: sums over the cells."""
+    """Sums over the cells that a step takes from p."""
 
     m: Float[Tensor, "batch beam"]
     back: Float[Tensor, "batch beam prev"]
@@ -106,19 +105,16 @@ def fast_step(
     shared: Shared,
     beam: SoftBeam,
     cost: Tensor,
-    *,
-    k: int,
-    alpha: float,
-    cost_scale: float,
+    relaxation: Relaxation,
     eos: int | None,
-    form: Form,
 ) -> SoftBeam:
     """`soft_beam_step` or `soft_beam_step_eos`, dense or over a pool of candidates."""
+    k, _, cost_scale, form = relaxation
     cells, state = shared.cells(beam, cost_scale * cost if cost_scale else None)
     stay = None if eos is None else beam.score + cost_scale * cost[:, PAD, None]
-    relaxation = _Relaxation(shared, beam, cost, stay, k, alpha, eos, form)
-    index, dropped = relaxation.pool(cells)
-    sums = relaxation.dense(cells) if index is None else relaxation.pooled(cells, index)
+    step = _Step(shared, beam, cost, stay, relaxation, eos)
+    index, dropped = step.pool(cells)
+    sums = step.dense(cells) if index is None else step.pooled(cells, index)
     return beam._replace(
         state=state if k == beam.score.shape[1] == 1 else mix(state, sums.back),  # its weight is 1
         emb=sums.emb.flatten(0, 1),
@@ -131,24 +127,22 @@ def fast_step(
     )
 
 
-class _Relaxation(NamedTuple):
+class _Step(NamedTuple):
     """Lines 7-13 and 17 of Algorithm 3 for one step, with finished mass where `stay` is given."""
 
     shared: Shared
     beam: SoftBeam
     cost: Tensor
     stay: Tensor | None  # the score of staying finished, batch prev
-    k: int
-    alpha: float
+    how: Relaxation
     eos: int | None
-    form: Form
 
     def thresholds(self, top: Float[Tensor, "batch prev n"]) -> Tensor:
         """m, from at least the k best cells of each row."""
         if self.stay is None:
-            return top.flatten(1).topk(self.k).values
-        s, weight = self.with_stay(top[..., : self.k])
-        return weighted_top_values(s.flatten(1), weight.flatten(1), self.k)
+            return top.flatten(1).topk(self.how.k).values
+        s, weight = self.with_stay(top[..., : self.how.k])
+        return weighted_top_values(s.flatten(1), weight.flatten(1), self.how.k)
 
     def with_stay(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """Cells and their weights, 'stay' in the last column."""
@@ -160,23 +154,23 @@ class _Relaxation(NamedTuple):
     def indices(self, s: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """p over the cells, and the cells; with 'stay' in the last column where there is one."""
         if self.stay is None:
-            return soft_indices(s, m, self.alpha), s
+            return soft_indices(s, m, self.how.alpha), s
         s, weight = self.with_stay(s)
-        return weighted_soft_indices(s, weight, m, self.alpha), s
+        return weighted_soft_indices(s, weight, m, self.how.alpha), s
 
     def pool(self, cells: _Cells) -> tuple[Tensor | None, Tensor]:
         """Indices of the smallest pool, at most `candidates` a row, that holds all but `tolerance`.
 
         None where no pool does, or all cells are wanted; and the bound of each row.
         """
-        limit, vocab = self.form.candidates or 0, cells.raw.shape[-1]
+        limit, vocab = self.how.form.candidates or 0, cells.raw.shape[-1]
         n = min(16, limit)
-        while limit and max(n, self.k) < vocab:
-            index = self.best(cells, max(n, self.k))
+        while limit and max(n, self.how.k) < vocab:
+            index = self.best(cells, max(n, self.how.k))
             dropped = self.dropped(cells, index)
-            worst = dropped[:, self.k :].amax(0).tolist()
-            for size, value in enumerate(worst, self.k):
-                if value <= self.form.tolerance:
+            worst = dropped[:, self.how.k :].amax(0).tolist()
+            for size, value in enumerate(worst, self.how.k):
+                if value <= self.how.form.tolerance:
                     return index[..., :size], dropped[:, size]
             if n == limit:
                 break
@@ -196,14 +190,14 @@ class _Relaxation(NamedTuple):
         """
         s = cells.raw.gather(-1, index) + cells.offset[..., None]
         m = self.thresholds(s)[:, :, None]
-        inside = (-self.alpha * (s[:, None] - m[..., None]).square()).exp()
-        outside = (-self.alpha * (m - s[:, None, :, -1]).clamp_min(0).square()).exp()
+        inside = (-self.how.alpha * (s[:, None] - m[..., None]).square()).exp()
+        outside = (-self.how.alpha * (m - s[:, None, :, -1]).clamp_min(0).square()).exp()
         outside = outside * (cells.raw.shape[-1] - s.shape[-1])
         stay: float | Tensor = 0.0
         if self.stay is not None:
             going = (1 - self.beam.finished)[:, None]
             inside, outside = inside * going[..., None], outside * going
-            stay = (-self.alpha * (self.stay[:, None] - m).square()).exp()
+            stay = (-self.how.alpha * (self.stay[:, None] - m).square()).exp()
             stay = (stay * self.beam.finished[:, None]).sum(-1, keepdim=True)
         parts = torch.cat([inside.sum(-2), outside.sum(-1, keepdim=True)], -1)
         left_out = parts.flip(-1).cumsum(-1).flip(-1)  # cells from the n-th on
@@ -213,7 +207,7 @@ class _Relaxation(NamedTuple):
         """Over the cells at `index` only, in plain autograd; rows of E are gathered."""
         s = cells.at(index) + cells.offset[..., None]
         m = self.thresholds(s)
-        threshold = m.detach() if self.form.detach_threshold else m
+        threshold = m.detach() if self.how.form.detach_threshold else m
         p, s = self.indices(s, threshold)
         token = p[..., : index.shape[-1]].flatten(2)
         flat, table = index.flatten(1), self.shared.table
@@ -231,19 +225,19 @@ class _Relaxation(NamedTuple):
 
     def dense(self, cells: _Cells) -> _Sums:
         """Over all cells, by `search.soft.fused.SoftSums`."""
-        best = self.best(cells, min(self.k, cells.raw.shape[-1]))
+        best = self.best(cells, min(self.how.k, cells.raw.shape[-1]))
         scores, top = Tap.apply(cells.whole(), best)
         m = self.thresholds(top + cells.offset[..., None])
-        threshold = m.detach() if self.form.detach_threshold else m
+        threshold = m.detach() if self.how.form.detach_threshold else m
         c = threshold[:, :, None] - cells.offset[:, None, :]
         bias = None if self.stay is None else _log_weight(1 - self.beam.finished)
         table = self.shared.table
         log_z, back, rise, emb, cost, ended = SoftSums.apply(
-            scores, c, bias, table.token, table, self.cost, self.alpha, self.eos
+            scores, c, bias, table.token, table, self.cost, self.how.alpha, self.eos
         )
         if self.stay is not None:
             above = self.stay[:, None] - threshold[:, :, None]  # batch beam prev
-            logit = _log_weight(self.beam.finished)[:, None] - self.alpha * above.square()
+            logit = _log_weight(self.beam.finished)[:, None] - self.how.alpha * above.square()
             total = torch.logaddexp(log_z, logit.logsumexp(-1))
             going, stays = (log_z - total).exp(), (logit - total[..., None]).exp()
             stay = stays.sum(-1)
@@ -253,7 +247,7 @@ class _Relaxation(NamedTuple):
             cost = going * cost + stay * self.cost[:, PAD, None]
             ended = going * ended + stay
         p = None
-        if self.form.diagnostics:
+        if self.how.form.diagnostics:
             with torch.no_grad():
                 p = self.indices(cells.raw + cells.offset[..., None], m)[0]
         return _Sums(m, back, rise + (threshold - m), emb, cost, ended, p)

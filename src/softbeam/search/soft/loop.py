@@ -1,11 +1,11 @@
-"""The continuous relaxation of beam search (Goyal et al. 2018, Algorithm 3), and its relatives.
+"""The continuous relaxation of beam search (Goyal et al. 2018, Algorithm 3).
 
-Read `soft_beam_step` first, with Algorithm 3 beside it; `soft_beam` is the loop around it, and
-`soft_beam_loss`, `soft_beam_max` and `soft_beam_decode` are its three uses. `Form()` chooses how a
-step is computed: the plain reference here, or a faster form with the same value (`fast_beam`).
+Read `soft_beam_step` first, with Algorithm 3 beside it. `soft_beams` is the loop around it,
+`soft_beam` its last beam, and `soft_beam_loss`, `soft_beam_max` and `soft_beam_decode` are its
+uses. `Form()` chooses how a step is computed: plainly, or in a faster form of equal value.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -13,14 +13,45 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from softbeam.search.decoders import check_search
 from softbeam.search.relaxations import peaked_softmax
-from softbeam.search.soft.beam import FAST, PAD, Diagnostics, Form, SoftBeam, lowest
+from softbeam.search.soft.beam import FAST, Diagnostics, Form, Relaxation, SoftBeam, lowest
 from softbeam.search.soft.fast import Shared, fast_step
 from softbeam.search.soft.step import soft_beam_step, soft_beam_step_eos
 from softbeam.tensors import length_mask
 from softbeam.types import Decoder
 
-# The loop, and its uses
+
+def soft_beams(
+    decoder: Decoder,
+    relaxation: Relaxation,
+    costs: Float[Tensor, "batch time vocab"] | None = None,
+    *,
+    time: int | None = None,
+    lengths: Int[Tensor, " batch"] | None = None,
+    eos: int | None = None,
+) -> Iterator[SoftBeam]:
+    """Yield the soft beam after each step (Goyal et al. 2018, Algorithm 3, lines 1-18).
+
+    Starts from a beam of one (docs/errata.md: k equal rows would stay equal for ever) and is as
+    wide as there are candidates until it reaches k. `time` is the length of `costs` unless given.
+    With `lengths`, a row's scores and costs freeze after its own last step, so that its loss and
+    gradient are those it would have alone. With `eos`, see `soft_beam_step_eos`.
+    """
+    k, alpha, _, form = relaxation
+    time = check_search(decoder, costs, k=k, alpha=alpha, time=time, lengths=lengths, eos=eos)
+    beam, vocab = _start(decoder), len(decoder.embedding)
+    none = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), vocab)
+    step: Callable[..., SoftBeam] = partial(_step, decoder)
+    if not form.reference:
+        step = partial(fast_step, Shared(decoder))
+    if form.checkpoint:
+        step = partial(checkpoint, step, use_reentrant=False)
+    for t, width in enumerate(beam_widths(k, vocab, time, eos=eos is not None)):
+        cost = none if costs is None else costs[:, t].to(beam.score.dtype)
+        new = step(beam, cost, relaxation._replace(k=width), eos)
+        beam = new if lengths is None else _freeze(new, beam, t < lengths)
+        yield beam
 
 
 def soft_beam(
@@ -35,31 +66,14 @@ def soft_beam(
     cost_scale: float = 0.0,
     form: Form = FAST,
 ) -> SoftBeam:
-    """The soft beam after `time` steps (Goyal et al. 2018, Algorithm 3, lines 1-18).
-
-    Starts from a beam of one (docs/errata.md: k equal rows would stay equal for ever) and is as
-    wide as there are candidates until it reaches k. `time` is the length of `costs` unless given.
-    With `lengths`, a row's scores and costs freeze after its own last step, so that its loss and
-    gradient are those it would have alone. With `eos`, see `soft_beam_step_eos`.
-    """
-    time = _check(decoder, costs, k=k, alpha=alpha, time=time, lengths=lengths, eos=eos)
-    beam = _start(decoder)
-    none = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), len(decoder.embedding))
-    watched: list[Diagnostics] = []
-    step: Callable[..., SoftBeam] = partial(_step, decoder)
-    if not form.reference:
-        step = partial(fast_step, Shared(decoder))
-    if form.checkpoint:
-        step = partial(checkpoint, step, use_reentrant=False)
-    for t, width in enumerate(beam_widths(k, len(decoder.embedding), time, eos=eos is not None)):
-        cost = none if costs is None else costs[:, t].to(beam.score.dtype)
-        new = step(beam, cost, k=width, alpha=alpha, cost_scale=cost_scale, eos=eos, form=form)
+    """The last of `soft_beams`: the soft beam after all steps of Algorithm 3."""
+    relaxation, watched = Relaxation(k, alpha, cost_scale, form), []
+    for beam in soft_beams(decoder, relaxation, costs, time=time, lengths=lengths, eos=eos):
         if form.diagnostics:
-            watched.append(diagnose(new))
-        beam = new if lengths is None else _freeze(new, beam, t < lengths)
+            watched.append(diagnose(beam))
     if form.diagnostics:
-        beam = beam._replace(diagnostics=_mean_diagnostics(watched, beam.dropped, lengths))
-    return beam if form.reference or form.diagnostics else beam._replace(p=None)
+        return beam._replace(diagnostics=_mean_diagnostics(watched, beam.dropped, lengths))
+    return beam if form.reference else beam._replace(p=None)
 
 
 def beam_widths(k: int, vocab: int, time: int, *, eos: bool) -> list[int]:
@@ -81,23 +95,13 @@ def _start(decoder: Decoder) -> SoftBeam:
 
 
 def _step(
-    decoder: Decoder,
-    beam: SoftBeam,
-    cost: Tensor,
-    *,
-    k: int,
-    alpha: float,
-    cost_scale: float,
-    eos: int | None,
-    form: Form,
+    decoder: Decoder, beam: SoftBeam, cost: Tensor, relaxation: Relaxation, eos: int | None
 ) -> SoftBeam:
+    """The step of Algorithm 3, or its sibling for sequences that end."""
+    knobs = relaxation._asdict()
     if eos is None:
-        return soft_beam_step(
-            decoder, beam, cost, k=k, alpha=alpha, cost_scale=cost_scale, form=form
-        )
-    return soft_beam_step_eos(
-        decoder, beam, cost, k=k, alpha=alpha, eos=eos, cost_scale=cost_scale, form=form
-    )
+        return soft_beam_step(decoder, beam, cost, **knobs)
+    return soft_beam_step_eos(decoder, beam, cost, eos=eos, **knobs)
 
 
 def _freeze(new: SoftBeam, old: SoftBeam, running: Bool[Tensor, " batch"]) -> SoftBeam:
@@ -198,19 +202,6 @@ def soft_beam_max(
     return expected_score(beam, alpha if alpha_final is None else alpha_final)
 
 
-def _scored(
-    tokens: Int[Tensor, "batch time"], lengths: Tensor | None, eos: int | None
-) -> Bool[Tensor, "batch time"]:
-    """True where a token's score counts: up to its row's length, and to the first `eos`."""
-    counted = torch.ones_like(tokens, dtype=torch.bool)
-    if lengths is not None:
-        counted = length_mask(lengths, tokens.shape[1])
-    if eos is not None:
-        is_eos = (tokens == eos).long()
-        counted = counted & (is_eos.cumsum(-1) - is_eos == 0)
-    return counted
-
-
 @torch.no_grad()
 def diagnose(beam: SoftBeam) -> Diagnostics:
     """Entropy of p_i and overlap of pairs p_i, p_j at a beam's last step, a value per row."""
@@ -234,34 +225,3 @@ def _mean_diagnostics(
         on = length_mask(lengths, len(steps)).to(entropy)
     count = on.sum(-1).clamp_min(1)
     return Diagnostics((entropy * on).sum(-1) / count, (overlap * on).sum(-1) / count, dropped)
-
-
-def _check(
-    decoder: Decoder,
-    costs: Tensor | None,
-    *,
-    k: int,
-    alpha: float,
-    time: int | None,
-    lengths: Tensor | None,
-    eos: int | None,
-) -> int:
-    """The number of steps; raises where an argument is out of bounds."""
-    vocab = len(decoder.embedding)
-    if k < 1:
-        raise ValueError(f"k={k} is below 1")
-    if not 0 < alpha < float("inf"):
-        raise ValueError(f"alpha={alpha} is not positive and finite")
-    if eos is not None and not (0 <= eos < vocab and eos != PAD):
-        raise ValueError(f"eos={eos} is not a token of 0..{vocab - 1} other than padding ({PAD})")
-    if costs is None and time is None:
-        raise ValueError("time=None: without costs the number of steps must be given")
-    if costs is not None and costs.shape[2] != vocab:
-        raise ValueError(f"costs {tuple(costs.shape)} do not end in the vocabulary's {vocab}")
-    steps = time if time is not None else costs.shape[1]  # type: ignore[union-attr]
-    if steps < 1 or (costs is not None and steps > costs.shape[1]):
-        limit = "" if costs is None else f" and the {costs.shape[1]} steps of costs"
-        raise ValueError(f"time={steps} is not within 1{limit}")
-    if lengths is not None and int(lengths.max()) > steps:
-        raise ValueError(f"lengths up to {int(lengths.max())} exceed the {steps} steps")
-    return steps if lengths is None or costs is None else max(1, int(lengths.max()))

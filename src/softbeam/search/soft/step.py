@@ -5,8 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import soft_topk, weighted_soft_indices, weighted_top_values
-from softbeam.search.soft.beam import PAD, REFERENCE, Form, SoftBeam
+from softbeam.search.soft.beam import REFERENCE, Form, SoftBeam
 from softbeam.tensors import mix
 from softbeam.types import Decoder
 
