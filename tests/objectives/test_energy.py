@@ -12,6 +12,7 @@ from torch import nn
 from softbeam import exact
 from softbeam.models.lstm import Seq2Seq
 from softbeam.models.random_field import BiLstmMrf
+from softbeam.errors import UserError
 from softbeam.objectives.energy import (
     KlProjection,
     Likelihood,
@@ -628,7 +629,7 @@ def test_knobs_are_checked():
         lambda: NoiseContrastive(noise=NOISE, nu=0),
         lambda: PersistentContrastiveDivergence(kernel=gibbs, sweeps=0),
     ):
-        with pytest.raises(ValueError, match="=0 must be at least 1"):
+        with pytest.raises(UserError, match=" 0: must be at least 1"):
             make()
     with pytest.raises(ValueError, match="hide=1"):
         MaskedLikelihood(hide=1.0)

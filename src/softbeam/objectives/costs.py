@@ -1,4 +1,4 @@
-"""What a token costs at each step of a target: the decomposed task loss d (2018, Sec. 2).
+"""Costs of tokens at each step of a target: the decomposed task loss d (2018, Sec. 2).
 
 A cost is any callable `(batch, vocab) -> (batch, time, vocab)`; these are frozen dataclasses, so
 that a run's configuration can name them. Costs past a target's end are 0, and positions past the
@@ -10,12 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.errors import limited
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+    from torch.nn import functional
 
     from softbeam.types import Batch
+else:
+    torch, functional = lazy("torch"), lazy("torch.nn.functional")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +28,7 @@ class Cost(ABC):
     """A cost for every token at every position of a batch's targets."""
 
     def check(self, vocab: int) -> None:
-        """A UserError if it is not for so many tokens."""
+        """Raises UserError if the cost does not fit a vocabulary of this size."""
         return
 
     @abstractmethod
@@ -76,8 +81,6 @@ class Windowed(Cost):
         limited("penalty", self.penalty, least=0)
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
-        import torch
-
         cost = mismatch(batch.target, vocab)
         for shift in range(1, self.width + 1):
             for moved, real in shifted(batch.target, batch.mask, shift):
@@ -106,16 +109,13 @@ class Custom(Cost):
 
 def mismatch(target: "Tensor", vocab: int) -> "Tensor":
     """1 everywhere but at the target token: batch, time, vocab."""
-    import torch
-
     cost = torch.ones(*target.shape, vocab, device=target.device)
     return cost.scatter(-1, target[:, :, None], 0.0)
 
 
 def shifted(target: "Tensor", mask: "Tensor", by: int) -> "list[tuple[Tensor, Tensor]]":
     """The targets and masks moved `by` places to the right and to the left."""
-    from torch.nn.functional import pad
-
+    pad = functional.pad
     time = target.shape[1]
     right = (pad(target, (by, 0))[:, :time], pad(mask, (by, 0))[:, :time])
     left = (pad(target, (0, by))[:, by:], pad(mask, (0, by))[:, by:])

@@ -1,12 +1,12 @@
 r"""Training of energy-based sequence models (thesis, Sec. 6.2.2 and chapter 7).
 
-Frozen dataclasses of knobs like those of `objectives`, and as cheap to import; the algorithms are
-in `energy_training`. The model is a `Field` of E_raw; the sequences are the batch's targets, and
-its source is not read. Losses are sums over sequences, and logs are means over them, in nats.
+The formulas are in `losses.energy`. The model is a `Field` of E_raw; the sequences are the batch's
+targets, and its source is not read. Losses are sums over sequences, and logs are means over them,
+in nats.
 
-An objective has no state. What an estimator keeps from update to update (an estimate of log Z,
-chains) is in the model's `memory`, a module, and all chance comes from `rng`: so a checkpoint of
-weights, buffers and generator is one of the whole training.
+An objective has no state. An estimator keeps its numbers from update to update (an estimate of
+log Z, chains) in the model's `memory`, a module, and all random choices come from `rng`: so a
+checkpoint of weights, buffers and generator is a checkpoint of the whole training.
 """
 
 import math
@@ -16,42 +16,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softbeam.objectives.base import Objective, size
+from softbeam._lazy import lazy
+from softbeam.errors import limited
+from softbeam.objectives.base import Log, Objective, size
 from softbeam.objectives.likelihood import Load, frozen_teacher
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor, nn
 
+    from softbeam import tensors, types
+    from softbeam.objectives.losses import energy as losses
+    from softbeam.sampling import chains as sampling
     from softbeam.types import Batch, Loss
+else:
+    torch, tensors, types = lazy("torch"), lazy("softbeam.tensors"), lazy("softbeam.types")
+    losses = lazy("softbeam.objectives.losses.energy")
+    sampling = lazy("softbeam.sampling.chains")
 
 CHUNK = 2**14
-Log = dict[str, float]
-
-
-def at_least_one(**knobs: int) -> None:
-    for name, value in knobs.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyObjective(Objective):
-    """What the objectives of energy-based models share."""
+    """An objective of an energy-based model."""
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from softbeam.objectives.losses.energy import Field
-        from softbeam.types import Loss
-
-        if not isinstance(model, Field):
+        if not isinstance(model, losses.Field):
             raise ValueError(
                 f"{type(self).__name__} needs a model with potentials, such as BiLstmMrf; "
                 f"{type(model).__name__} has none"
             )
         rows, log = self.rows(model, batch, rng)
-        return Loss(rows.sum(), size(batch), log)
+        return types.Loss(rows.sum(), size(batch), log)
 
     @abstractmethod
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
@@ -71,12 +71,10 @@ class Likelihood(EnergyObjective):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        at_least_one(chunk=1 if self.chunk is None else self.chunk)
+        limited("chunk", self.chunk, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
-        from softbeam.objectives.losses.energy import nll
-
-        rows = nll(model, batch.target, batch.mask, chunk=self.chunk)
+        rows = losses.nll(model, batch.target, batch.mask, chunk=self.chunk)
         return rows, {"nll": rows.mean().item()}
 
 
@@ -91,13 +89,11 @@ class Pseudolikelihood(EnergyObjective):
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        at_least_one(chunk=self.chunk)
+        limited("chunk", self.chunk, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
-        from softbeam.objectives.losses.energy import gold_nll, true_conditionals
-
-        log_probs = true_conditionals(model, batch.target, batch.mask, chunk=self.chunk)
-        rows = gold_nll(log_probs, batch.target, batch.mask)
+        log_probs = losses.true_conditionals(model, batch.target, batch.mask, chunk=self.chunk)
+        rows = losses.gold_nll(log_probs, batch.target, batch.mask)
         return rows, {"pseudo_nll": rows.mean().item()}
 
 
@@ -116,20 +112,15 @@ class MaskedLikelihood(EnergyObjective):
     hide: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.hide < 1:
-            raise ValueError(f"hide={self.hide} must be at least 0 and below 1")
+        limited("hide", self.hide, least=0, below=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
-        import torch
-
-        from softbeam.objectives.losses.energy import free_conditionals, gold_nll
-
         tokens = batch.target
         if self.hide > 0:
             hidden = torch.rand(tokens.shape, generator=rng, device=rng.device) < self.hide
             tokens = tokens.masked_fill(hidden & batch.mask, model.mask_id)
-        log_probs = free_conditionals(model, tokens, batch.mask)
-        rows = gold_nll(log_probs, batch.target, batch.mask)
+        log_probs = losses.free_conditionals(model, tokens, batch.mask)
+        rows = losses.gold_nll(log_probs, batch.target, batch.mask)
         return rows, {"masked_nll": rows.mean().item()}
 
 
@@ -141,7 +132,7 @@ class KlProjection(EnergyObjective):
     starts the model from the teacher's weights.
 
     Args:
-        teacher: a model, which is not changed, or the folder of a run.
+        teacher: a model, which stays as it is, or the folder of a run.
         load: from that folder to the model: softbeam.training.runs.load_run.
         pseudolikelihood: weight of PLL added to it; 0 for KL alone. The thesis gives none.
         chunk: as in Pseudolikelihood.
@@ -153,25 +144,16 @@ class KlProjection(EnergyObjective):
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        at_least_one(chunk=self.chunk)
+        limited("chunk", self.chunk, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
-        import torch
-
-        from softbeam.objectives.losses.energy import (
-            divergence,
-            free_conditionals,
-            gold_nll,
-            true_conditionals,
-        )
-
         with torch.no_grad():
-            log_mlm = free_conditionals(self.frozen(model), batch.target, batch.mask)
-        log_p = true_conditionals(model, batch.target, batch.mask, chunk=self.chunk)
+            log_mlm = losses.free_conditionals(self.frozen(model), batch.target, batch.mask)
+        log_p = losses.true_conditionals(model, batch.target, batch.mask, chunk=self.chunk)
         if log_mlm.shape != log_p.shape:
             raise ValueError(f"teacher has {log_mlm.shape[-1]} tokens, not {log_p.shape[-1]}")
-        kl = divergence(log_mlm, log_p, batch.mask)
-        pll = gold_nll(log_p, batch.target, batch.mask)
+        kl = losses.divergence(log_mlm, log_p, batch.mask)
+        pll = losses.gold_nll(log_p, batch.target, batch.mask)
         log = {"divergence": kl.mean().item(), "pseudo_nll": pll.mean().item()}
         return kl + self.pseudolikelihood * pll, log
 
@@ -194,11 +176,9 @@ class NoiseContrastive(EnergyObjective):
     log Z a number for each length learned with the weights (`memory.log_z` of the model).
 
     Args:
-        noise: q, something that samples and evaluates: `softbeam.objectives.losses.energy.Noise`,
-        such
-            as `UnigramNoise.fit(...)`.
-        nu: noise sequences for each of data.
-        self_normalized: log Z is 0, and the energies have to see to it.
+        noise: q, a `softbeam.objectives.losses.energy.Noise`, such as `UnigramNoise.fit(...)`.
+        nu: noise sequences for each sequence of data.
+        self_normalized: log Z is taken to be 0, and the energies are trained to make it so.
     """
 
     noise: Any
@@ -206,33 +186,28 @@ class NoiseContrastive(EnergyObjective):
     self_normalized: bool = False
 
     def __post_init__(self) -> None:
-        at_least_one(nu=self.nu)
+        limited("nu", self.nu, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
-        from softbeam.objectives.losses.energy import memory_of, nce
-        from softbeam.tensors import length_mask
-
         lengths = batch.ends.lengths
         data = self.log_ratio(model, batch.target, batch.mask)
         if not bool(data.isfinite().all()):
             raise ValueError("noise: it gives a sequence of the data the probability 0")
         each = lengths.repeat_interleave(self.nu)
         drawn = self.noise.sample(each, rng)
-        noise = self.log_ratio(model, drawn, length_mask(each, drawn.shape[1]))
+        noise = self.log_ratio(model, drawn, tensors.length_mask(each, drawn.shape[1]))
         noise = noise.unflatten(0, (len(lengths), self.nu))
         if not self.self_normalized:
-            log_z = memory_of(model, longest=int(lengths.max())).log_z[lengths]
+            log_z = losses.memory_of(model, longest=int(lengths.max())).log_z[lengths]
             data, noise = data - log_z, noise - log_z[:, None]
-        rows = nce(data, noise, nu=float(self.nu))
+        rows = losses.nce(data, noise, nu=float(self.nu))
         found = {"data_found": data > math.log(self.nu), "noise_found": noise < math.log(self.nu)}
         log = {name: right.double().mean().item() for name, right in found.items()}
         return rows, {"nce": rows.mean().item()} | log
 
     def log_ratio(self, model: Any, tokens: "Tensor", mask: "Tensor") -> "Tensor":
         """-E_raw(y) - log q(y)."""
-        from softbeam.objectives.losses.energy import log_phi
-
-        scores = log_phi(model, tokens, mask)
+        scores = losses.log_phi(model, tokens, mask)
         return scores - self.noise.log_prob(tokens, mask).to(scores)
 
 
@@ -240,12 +215,12 @@ class NoiseContrastive(EnergyObjective):
 class PersistentContrastiveDivergence(EnergyObjective):
     """The likelihood's gradient with chains in place of the enumeration (Tieleman 2008).
 
-    E_raw(y) minus the mean E_raw of chains of y's length, which go on from update to update
-    (`memory.chains` of the model). Its value says nothing, its gradient is that of the likelihood
-    as far as the chains follow the model.
+    E_raw(y) minus the mean E_raw of chains of y's length, which continue from update to update
+    (`memory.chains` of the model). Only the gradient is of interest: it is that of the likelihood
+    if the chains follow the model.
 
     Args:
-        kernel: from the model to a `softbeam.types.Kernel` that leaves exp(-E_raw) as it is.
+        kernel: from the model to a `softbeam.types.Kernel` that leaves exp(-E_raw) invariant.
         sweeps: passes of the chains over their positions before each update.
     """
 
@@ -253,24 +228,24 @@ class PersistentContrastiveDivergence(EnergyObjective):
     sweeps: int = 1
 
     def __post_init__(self) -> None:
-        at_least_one(sweeps=self.sweeps)
+        limited("sweeps", self.sweeps, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
-        from softbeam.objectives.losses.energy import for_each_length, log_phi, memory_of, swept
-
-        chains = memory_of(model, longest=int(batch.ends.lengths.max()), chains=1).chains
+        chains = losses.memory_of(model, longest=int(batch.ends.lengths.max()), chains=1).chains
         kernel, moved = self.kernel(model), []
+        plan = sampling.Plan(sweeps=self.sweeps, burn_in=0)
 
         def expected(time: int) -> "Tensor":
-            """The mean -E_raw of the chains of a length, moved on and remembered."""
-            tokens, rate = swept(
-                kernel, chains[time, :, :time].clone(), sweeps=self.sweeps, rng=rng
-            )
-            chains[time, :, :time] = tokens
-            moved.append(rate)
-            return log_phi(model, tokens, tokens >= 0).mean()
+            """The mean -E_raw of the chains of a length, after more sweeps."""
+            tokens = chains[time, :, :time].clone()
+            with torch.no_grad():
+                free = torch.ones_like(tokens, dtype=torch.bool)
+                for record in sampling.run(kernel, tokens, free, plan=plan, rng=rng):
+                    moved.append(record.counts.rate("novel").mean().item())
+            tokens = chains[time, :, :time] = record.state.tokens
+            return losses.log_phi(model, tokens, tokens >= 0).mean()
 
-        of_model = for_each_length(batch.mask, expected)
-        of_data = log_phi(model, batch.target, batch.mask)
+        of_model = losses.for_each_length(batch.mask, expected)
+        of_data = losses.log_phi(model, batch.target, batch.mask)
         energies = {"energy": -of_data.mean().item(), "chain_energy": -of_model.mean().item()}
         return of_model - of_data, energies | {"moved": sum(moved) / max(len(moved), 1)}

@@ -6,14 +6,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softbeam._lazy import lazy
 from softbeam.errors import UserError, limited
 from softbeam.objectives.base import Objective, gold_loss, size
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor, nn
 
+    from softbeam import types
+    from softbeam.objectives.losses import likelihood as losses
+    from softbeam.search import decoders
     from softbeam.types import Batch, Loss
+else:
+    torch, nn, types = lazy("torch"), lazy("torch.nn"), lazy("softbeam.types")
+    losses = lazy("softbeam.objectives.losses.likelihood")
+    decoders = lazy("softbeam.search.decoders")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,22 +41,19 @@ class CrossEntropy(Objective):
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from softbeam.search.decoders import forced_scores
-        from softbeam.types import Loss
-
-        scores = forced_scores(model(batch.source), batch.target)
-        return Loss(gold_loss(scores, batch, self.smoothing), size(batch), {})
+        scores = decoders.forced_scores(model(batch.source), batch.target)
+        return types.Loss(gold_loss(scores, batch, self.smoothing), size(batch), {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfNormalized(Objective):
     """Cross-entropy + penalty * (log Z)^2 over the real tokens (2019; thesis 5.3.1).
 
-    Pulls every step's normalizer to 1, so that raw scores are nearly log-probabilities: the start
-    from which globally normalized training goes on.
+    Pulls every step's normalizer to 1, so that raw scores are nearly log-probabilities: a start
+    for globally normalized training.
 
     Args:
-        penalty: lambda; unpublished, 0.1 is ours.
+        penalty: lambda; the papers give no value.
         smoothing: as in CrossEntropy.
     """
 
@@ -61,14 +67,11 @@ class SelfNormalized(Objective):
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from softbeam.search.decoders import forced_scores
-        from softbeam.types import Loss
-
-        scores = forced_scores(model(batch.source), batch.target)
+        scores = decoders.forced_scores(model(batch.source), batch.target)
         log_z = scores.logsumexp(-1)[batch.mask]
         total = gold_loss(scores, batch, self.smoothing) + self.penalty * log_z.square().sum()
         log = {"log_z_mean": log_z.mean().item(), "log_z_variance": log_z.var(correction=0).item()}
-        return Loss(total, size(batch), log)
+        return types.Loss(total, size(batch), log)
 
 
 Load = Callable[[Path], Any]
@@ -76,9 +79,7 @@ Load = Callable[[Path], Any]
 
 @lru_cache(maxsize=1)
 def frozen_teacher(load: Load, teacher: Path) -> "nn.Module":
-    """The teacher of a run's folder, loaded once, without dropout or gradient."""
-    from torch import nn
-
+    """The model of a teacher's run folder, loaded once, without dropout or gradient."""
     loaded = load(teacher)
     model: nn.Module = loaded if isinstance(loaded, nn.Module) else loaded.model
     return model.eval().requires_grad_(False)
@@ -89,7 +90,7 @@ class Distillation(Objective):
     """Warm start from a teacher's step distributions (Hinton et al. 2015; thesis 5.3.1).
 
     KL divergence from the teacher, given the gold prefix, to softmax of the student's raw scores.
-    Loading a run is the affair of a higher layer, so the function that does it is a knob.
+    Objectives cannot load runs, so the function that does it is a setting.
 
     Args:
         teacher: folder of the teacher's run, with the student's vocabularies.
@@ -108,8 +109,6 @@ class Distillation(Objective):
         limited("cross_entropy", self.cross_entropy, least=0)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
-        import torch
-
         decoder = frozen_teacher(self.load, self.teacher)(torch.ones(1, 1, dtype=torch.long))
         outputs = len(decoder.embedding)
         if outputs != vocab:
@@ -118,27 +117,19 @@ class Distillation(Objective):
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from softbeam.objectives.losses.likelihood import distillation_loss
-        from softbeam.search.decoders import forced_scores
-        from softbeam.types import Loss
-
-        scores = forced_scores(model(batch.source), batch.target)
+        scores = decoders.forced_scores(model(batch.source), batch.target)
         wanted = self.wanted(batch, scores)
-        found = distillation_loss(scores, wanted, batch.mask, temperature=self.temperature).sum()
-        gold = gold_loss(scores, batch)
-        parts = {"divergence": found, "cross_entropy": gold}
+        rows = losses.distillation_loss(scores, wanted, batch.mask, temperature=self.temperature)
+        divergence, gold = rows.sum(), gold_loss(scores, batch)
+        parts = {"divergence": divergence, "cross_entropy": gold}
         log = {name: part.item() / max(size(batch), 1) for name, part in parts.items()}
-        return Loss(found + self.cross_entropy * gold, size(batch), log)
+        return types.Loss(divergence + self.cross_entropy * gold, size(batch), log)
 
     def wanted(self, batch: "Batch", like: "Tensor") -> "Tensor":
         """The teacher's scores, without gradient."""
-        import torch
-
-        from softbeam.search.decoders import forced_scores
-
         with torch.no_grad():
             teacher = frozen_teacher(self.load, self.teacher).to(like.device)
-            scores = forced_scores(teacher(batch.source), batch.target)
+            scores = decoders.forced_scores(teacher(batch.source), batch.target)
         if scores.shape != like.shape:
             raise ValueError(
                 f"teacher={self.teacher} has {scores.shape[-1]} outputs, not {like.shape[-1]}"

@@ -1,24 +1,32 @@
-"""Objectives of conditional masked language models; as cheap to import as `objectives`."""
+"""Objectives of conditional masked language models."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from softbeam._lazy import lazy
 from softbeam.errors import limited
 from softbeam.objectives.base import Objective
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, nn
+    from torch.nn import functional
 
+    from softbeam import types
+    from softbeam.objectives.losses import masked as losses
     from softbeam.types import Batch, Loss
+else:
+    torch, functional = lazy("torch"), lazy("torch.nn.functional")
+    losses, types = lazy("softbeam.objectives.losses.masked"), lazy("softbeam.types")
 
 
 @dataclass(frozen=True, kw_only=True)
 class UniformMasking(Objective):
     """Cross-entropy of target tokens hidden at random, given the others (Mask-Predict, Sec. 2.3).
 
-    How many are hidden is uniform between one and all, so that the model learns to begin from
-    nothing and to mend a nearly finished text. The length of the target is predicted beside it.
+    The number of hidden tokens is uniform between one and all, so that the model learns to begin
+    from nothing and to improve a nearly finished text. It also predicts the target's length.
 
     Args:
         smoothing: share of the target distribution spread evenly over the vocabulary.
@@ -36,21 +44,14 @@ class UniformMasking(Objective):
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        import torch
-        from torch.nn.functional import cross_entropy
-
-        from softbeam.types import Loss
-
         bound = model(batch.source)
         owner = torch.arange(len(batch.target), device=batch.target.device)
-        from softbeam.objectives.losses.masked import hidden_uniformly
-
-        masked = hidden_uniformly(batch.mask, rng)
+        masked = losses.hidden_uniformly(batch.mask, rng)
         logits = bound.logits(batch.target, masked, owner)
-        tokens = cross_entropy(
+        tokens = functional.cross_entropy(
             logits, batch.target[masked], reduction="sum", label_smoothing=self.smoothing
         )
         lengths = batch.ends.lengths.clamp_max(bound.length_scores.shape[1] - 1)
-        length = cross_entropy(bound.length_scores, lengths, reduction="sum")
+        length = functional.cross_entropy(bound.length_scores, lengths, reduction="sum")
         log = {"length_loss": length.item() / len(lengths)}
-        return Loss(tokens + self.length_weight * length, int(masked.sum()), log)
+        return types.Loss(tokens + self.length_weight * length, int(masked.sum()), log)

@@ -5,14 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from softbeam._lazy import lazy
 from softbeam.errors import limited
-from softbeam.schedules import Constant, Exponential, InverseSigmoid, Moment, Schedule, positive
+from softbeam.objectives.base import Objective, gold_loss, size
+from softbeam.schedules import Exponential, InverseSigmoid, Moment, Schedule, positive
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor, nn
 
+    from softbeam import tensors, types
+    from softbeam.objectives.losses import feedback
     from softbeam.types import Batch, Loss
-from softbeam.objectives.base import Objective, gold_loss, size
+else:
+    torch, tensors, types = lazy("torch"), lazy("softbeam.tensors"), lazy("softbeam.types")
+    feedback = lazy("softbeam.objectives.losses.feedback")
 
 FeedbackName = Literal[
     "hard_argmax",
@@ -26,11 +33,12 @@ FeedbackName = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class FeedbackObjective(Objective):
-    """What the forms of scheduled sampling share.
+    """Cross-entropy when predictions of the model are fed at some steps.
 
     Args:
-        feedback: the function of `softbeam.objectives.losses.feedback` from scores to the embedding
-        fed next. alpha: inverse temperature of the soft forms.
+        feedback: a form of `softbeam.objectives.losses.feedback.feed`, from scores to the
+            embedding fed next.
+        alpha: inverse temperature of the soft forms.
         gold: probability of feeding gold; Constant 0 is 'always sample'.
         gold_epochs: epochs at the beginning in which gold is always fed.
         per: one coin for each token, each step of the batch, or each sequence.
@@ -57,9 +65,6 @@ class FeedbackObjective(Objective):
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        from softbeam.objectives.losses import feedback
-        from softbeam.types import Loss
-
         p = 1.0 if now.epoch < self.gold_epochs else self.gold(now)
         coins = self.coins(batch, p, rng)
         scores = self.scores()(
@@ -72,24 +77,18 @@ class FeedbackObjective(Objective):
         )
         realised = coins[batch.mask].float().mean().item()
         log = {"alpha": self.alpha(now), "gold": p, "gold_realised": realised}
-        return Loss(gold_loss(scores, batch, self.smoothing), size(batch), log)
+        return types.Loss(gold_loss(scores, batch, self.smoothing), size(batch), log)
 
     @abstractmethod
     def scores(self) -> "Callable[..., Tensor]":
-        """The function of `softbeam.objectives.losses.feedback` that scores the target given a
-        mixture.
-        """
+        """The function that scores the target given a mixture of gold and predictions."""
 
     def coins(self, batch: "Batch", p: float, rng: "Generator") -> "Tensor":
         """True where gold is fed after a step (batch, time): never after an unknown label."""
-        import torch
-
-        from softbeam.tensors import length_mask
-
         rows, time = batch.target.shape
         shape = {"token": (rows, time), "step": (1, time), "sequence": (rows, 1)}[self.per]
         drawn = torch.rand(shape, generator=rng, device=rng.device) < p
-        return drawn & (batch.mask | ~length_mask(batch.ends.lengths, time))
+        return drawn & (batch.mask | ~tensors.length_mask(batch.ends.lengths, time))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,23 +96,16 @@ class ScheduledSampling(FeedbackObjective):
     """Cross-entropy of the gold tokens given a mixture of gold and own predictions (2017)."""
 
     def scores(self) -> "Callable[..., Tensor]":
-        from softbeam.objectives.losses.feedback import mixed_scores
-
-        return mixed_scores
+        return feedback.mixed_scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPassScheduledSampling(FeedbackObjective):
-    """The same with predictions given gold prefixes: two calls of a Transformer, not one a token.
+    """Scheduled sampling in two calls of a Transformer instead of one for each token.
 
-    Mihaylova and Martins (2019). Predictions do not see earlier ones, so that it is another
-    objective than ScheduledSampling, not a faster form of it.
+    Predictions are made given gold prefixes (Mihaylova and Martins 2019). They do not see earlier
+    predictions, so that this objective differs from ScheduledSampling in value.
     """
 
     def scores(self) -> "Callable[..., Tensor]":
-        from softbeam.objectives.losses.feedback import two_pass_scores
-
-        return two_pass_scores
-
-
-ALWAYS = Constant(value=0.0)  # 'always sample': gold is never fed after the first epochs
+        return feedback.two_pass_scores

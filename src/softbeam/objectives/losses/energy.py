@@ -1,8 +1,8 @@
-r"""Losses of whole-sequence random fields, row by row: what `energy_objectives` adds up.
+r"""Losses of whole-sequence random fields, one number for each row.
 
 A model of E_raw(y) = -sum_t f(y_t, h(y\t)) is a `Field`: it gives f(v, h(y\t)) for every t and v.
-Each length is a space of its own, normalized by itself (resolutions D5). Rows are padded on the
-right; `mask` is True at the real positions, and what stands elsewhere is not read.
+Each length is a space of its own, normalized by itself. Rows are padded on the right; `mask` is
+True at the real positions, and tokens at other positions are not read.
 """
 
 import math
@@ -17,7 +17,6 @@ from torch.nn.functional import logsigmoid, one_hot
 from torch.utils.checkpoint import checkpoint
 
 from softbeam import exact
-from softbeam.types import Kernel
 
 CHUNK = 2**14
 
@@ -57,7 +56,7 @@ def log_phi(
 def log_partition(field: Field, time: int, *, chunk: int | None = None) -> Float[Tensor, ""]:
     """log Z of the sequences of a length, at most `chunk` of them held at once.
 
-    A field that shares work does it its own way; any other is enumerated.
+    A `SharingField` computes it by its own method; any other field is enumerated.
     """
     if isinstance(field, SharingField):
         return field.log_partition(time, chunk=chunk)
@@ -112,10 +111,10 @@ def true_conditionals(
     sentences = max(1, chunk // (tokens.shape[1] * field.vocab))
     parts = list(zip(tokens.split(sentences), mask.split(sentences), strict=True))
     if len(parts) > 1 and torch.is_grad_enabled():
-        found = [checkpoint(substituted, *part, use_reentrant=False) for part in parts]
+        scores = [checkpoint(substituted, *part, use_reentrant=False) for part in parts]
     else:
-        found = [substituted(*part) for part in parts]
-    return torch.cat(found).log_softmax(-1)
+        scores = [substituted(*part) for part in parts]
+    return torch.cat(scores).log_softmax(-1)
 
 
 def one_by_one(field: Field) -> Callable[[Tensor, Tensor], Tensor]:
@@ -159,7 +158,7 @@ def divergence(
 
 
 class Memory(nn.Module):
-    """What estimators of the gradient keep between updates: log Z's estimate, and chains.
+    """Numbers that estimators of the gradient keep between updates: estimates of log Z, and chains.
 
     Set it on the model (`model.memory = Memory(...)`): then the optimizer trains `log_z`, and every
     checkpoint holds both. Chains start uniform, drawn like weights from torch's own generator.
@@ -260,31 +259,8 @@ def nce(
 ) -> Float[Tensor, " rows"]:
     """-log P(D=1 | y) - nu mean_i log P(D=0 | y_i), each from log p(y) - log q(y).
 
-    P(D=1 | y) = p(y) / (p(y) + nu q(y)). Least where p is the data's distribution, normalized
-    without having been asked to; as nu grows its gradient tends to that of the likelihood.
+    P(D=1 | y) = p(y) / (p(y) + nu q(y)). The minimum is at the data's distribution, which is
+    normalized; as nu grows the gradient tends to that of the likelihood.
     """
     log_nu = math.log(nu)
     return -logsigmoid(data - log_nu) - nu * logsigmoid(log_nu - noise).mean(-1)
-
-
-# Persistent contrastive divergence (Tieleman 2008)
-
-
-@torch.no_grad()
-def swept(
-    kernel: Kernel, tokens: Int[Tensor, "chain time"], *, sweeps: int, rng: Generator
-) -> tuple[Int[Tensor, "chain time"], float]:
-    """The chains after `sweeps` passes over all positions, and the share of steps that moved.
-
-    One position at a time, in an order drawn for each sweep: a composition of kernels each of which
-    leaves the target as it is. The energies are computed anew, since the weights have changed.
-    """
-    state, moved = kernel.init(tokens), 0.0
-    time = tokens.shape[1]
-    for _ in range(sweeps):
-        for t in torch.randperm(time, generator=rng, device=rng.device).tolist():
-            positions = torch.zeros_like(tokens, dtype=torch.bool)
-            positions[:, t] = True
-            state, info = kernel.step(state, positions, rng)
-            moved += info.moved.double().mean().item()
-    return state.tokens, moved / max(sweeps * time, 1)
