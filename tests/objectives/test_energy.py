@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from softbeam import exact
+from softbeam.errors import UserError
 from softbeam.models.lstm import Seq2Seq
 from softbeam.models.random_field import BiLstmMrf
-from softbeam.errors import UserError
 from softbeam.objectives.energy import (
     KlProjection,
     Likelihood,
@@ -631,7 +631,7 @@ def test_knobs_are_checked():
     ):
         with pytest.raises(UserError, match=" 0: must be at least 1"):
             make()
-    with pytest.raises(ValueError, match="hide=1"):
+    with pytest.raises(UserError, match="hide 1.0: must be at least 0 and below 1"):
         MaskedLikelihood(hide=1.0)
     with pytest.raises(ValueError, match="longest=0"):
         Memory(V, longest=0)
