@@ -240,7 +240,7 @@ class PersistentContrastiveDivergence(EnergyObjective):
             tokens = chains[time, :, :time].clone()
             with torch.no_grad():
                 free = torch.ones_like(tokens, dtype=torch.bool)
-                for record in sampling.run(kernel, tokens, free, plan=plan, rng=rng):
+                for record in sampling.run_chains(kernel, tokens, free, plan=plan, rng=rng):
                     moved.append(record.counts.rate("novel").mean().item())
             tokens = chains[time, :, :time] = record.state.tokens
             return losses.log_phi(model, tokens, tokens >= 0).mean()
