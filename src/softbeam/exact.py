@@ -1,8 +1,8 @@
 """Enumeration of small spaces: log Z, marginals, entropy, the best, true conditionals.
 
-The oracle of search, relaxation and sampling: it shares no code with them. A scorer is any function
-from a chunk of sequences to their log-potentials, `rows time -> *batch rows`; leading axes (several
-sources at once) pass through. Sums are kept in logs and in float64.
+This is the oracle for search, relaxation and sampling, with which it shares no code. A scorer is
+any function from a chunk of sequences to their log-potentials, `rows time -> *batch rows`; leading
+axes (several sources at once) pass through. Sums are kept in logs and in float64.
 """
 
 from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ def rescored(score: Score, tokens: Tensor, space: Space) -> Tensor:
 def distribution(
     score: Score, space: Space
 ) -> Iterator[tuple[Int[Tensor, "rows time"], Float[Tensor, "*batch rows"]]]:
-    """The chunks with the log-probabilities of their sequences, s(y) - log Z: the second pass."""
+    """Yield chunks of sequences with their log-probabilities s(y) - log Z, in a second pass."""
     log_z = log_partition(score, space)
     for tokens in space:
         yield tokens, score(tokens).double() - log_z[..., None]
@@ -185,7 +185,7 @@ def sequence_scores(
 ) -> Float[Tensor, "batch rows"]:
     """Total scores of whole sequences under each source, teacher forced; none after `eos`.
 
-    Raw or normalized is the decoder's affair: wrap it in `LocallyNormalized` or don't.
+    Scores are the decoder's: wrap it in `LocallyNormalized` for log-probabilities.
     """
     state, emb = decoder.start()
     batch, rows = emb.shape[0], tokens.shape[0]

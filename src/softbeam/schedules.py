@@ -1,6 +1,6 @@
-"""Numbers that change while training: alpha, the probability of gold feedback.
+"""Schedules: numbers that change during training, such as alpha or the share of gold feedback.
 
-Frozen dataclasses without torch, called with the moment of training.
+They are frozen dataclasses without torch, called with the moment of training.
 """
 
 import math
@@ -12,7 +12,7 @@ from softbeam.errors import UserError, limited
 
 
 class Moment(NamedTuple):
-    """When an objective is called: passes over the data and optimizer steps made so far."""
+    """A moment of training: passes over the data and optimizer steps completed so far."""
 
     epoch: int = 0
     update: int = 0
@@ -36,13 +36,13 @@ class Schedule(ABC):
         """The value after t units."""
 
     def stays_positive(self) -> bool:
-        """Whether no value is 0 or below, however long training takes: here, the first."""
+        """Whether every value is above 0, however long training takes."""
         return self.at(0) > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
-    """The same value throughout."""
+    """A schedule with one value."""
 
     value: float = 1.0
 
@@ -117,6 +117,6 @@ class InverseSigmoid(Schedule):
 
 
 def positive(name: str, schedule: Schedule) -> None:
-    """A UserError that names a schedule which comes to 0 or below."""
+    """Raises UserError if the schedule reaches 0 or less."""
     if not schedule.stays_positive():
         raise UserError(f"{name} {schedule}: must stay above 0")

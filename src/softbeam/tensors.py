@@ -1,4 +1,4 @@
-"""What models and algorithms share: lengths, masks, rows of states, allowed tokens."""
+"""Functions of tensors that models and algorithms share: lengths, masks, states, allowed tokens."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from softbeam.types import State
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 are 0 for a while: soft beams are full of them, and they are slow."""
+    """Flush numbers below 1e-38 to 0 inside a block: soft beams have many, and they are slow."""
     before = float(torch.full((1,), 1e-39) * 0.5) == 0.0
     torch.set_flush_denormal(True)
     try:
@@ -52,7 +52,7 @@ def gather(state: State, rows: Int[Tensor, " new_rows"]) -> State:
 
 
 def mix(state: State, back: Float[Tensor, "batch beam prev"]) -> State:
-    """Weighted sums of a state's rows: Algorithm 3, lines 14-16. A one-hot `back` gathers."""
+    """Weighted sums of a state's rows (Algorithm 3, lines 14-16); a one-hot `back` gathers rows."""
 
     def mixed(tensor: Tensor) -> Tensor:
         rows = tensor.unflatten(0, (back.shape[0], back.shape[2]))
@@ -92,7 +92,7 @@ Allowed = Bool[Tensor, " vocab"] | Bool[Tensor, "chain time vocab"]
 
 
 def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tensor, "chain time"]:
-    """True where a token is one of those allowed there; ids past the vocabulary never are."""
+    """True where a token is allowed at its position; numbers past the vocabulary never are."""
     inside = tokens < allowed.shape[-1]
     index = tokens.where(inside, 0)
     if allowed.dim() == 1:
@@ -103,7 +103,10 @@ def may_stand(tokens: Int[Tensor, "chain time"], allowed: Allowed) -> Bool[Tenso
 def allowed_at(
     allowed: Allowed, positions: Bool[Tensor, "chain time"]
 ) -> Bool[Tensor, "#cells vocab"]:
-    """The sets at the chosen positions, row by row. An error where one of them is frozen."""
+    """The allowed sets at the chosen positions, row by row.
+
+    Raises ValueError if a chosen position is frozen.
+    """
     sets = allowed[None] if allowed.dim() == 1 else allowed[positions]
     frozen = ~sets.any(-1)
     if bool(frozen.any()):
@@ -113,7 +116,7 @@ def allowed_at(
 
 
 def lengths_of(mask: Bool[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
-    """The lengths of right-padded rows."""
+    """The lengths of right-padded rows. Raises ValueError if padding precedes a real position."""
     lengths = mask.sum(1)
     if not torch.equal(mask, length_mask(lengths, mask.shape[1])):
         row = int((mask != length_mask(lengths, mask.shape[1])).any(1).nonzero()[0, 0])

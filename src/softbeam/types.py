@@ -1,4 +1,7 @@
-"""The nouns of the toolkit. No algorithm lives here, and nothing of ours is imported."""
+"""Types that all packages share: protocols of models, and tuples that functions pass on.
+
+This module has no algorithm and imports nothing of softbeam.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -87,7 +90,7 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A sum and what it is a sum over; training minimizes total / size over the global batch.
+    """A summed loss and the number of its terms; training minimizes total / size.
 
     Keeping the two apart makes gradient accumulation and data parallelism exact: gradients of
     totals add up, and are divided once by the sum of the sizes.
@@ -108,10 +111,10 @@ class Hypotheses(NamedTuple):
 
 @runtime_checkable
 class MaskedLM(Protocol):
-    """Scores of the tokens at masked positions given all others; bound to its sources, if any.
+    """A model that scores tokens at masked positions given all others, for its sources if any.
 
-    Rows may have different lengths: `pad_id` fills them up, and only there. The logits are those
-    before any softmax, since a raw energy is a sum of them.
+    Rows may have different lengths, filled up with `pad_id`, which occurs nowhere else. The logits
+    are those before any softmax, since a raw energy is a sum of them.
     """
 
     @property
@@ -121,7 +124,7 @@ class MaskedLM(Protocol):
     def logits(
         self,
         tokens: Int[Tensor, "rows time"],
-        masked: Bool[Tensor, "rows time"],  # hidden together; what `tokens` holds there is not read
+        masked: Bool[Tensor, "rows time"],  # hidden together; `tokens` is not read there
         owner: Int[Tensor, " rows"],  # the source that a row belongs to; unread without sources
     ) -> Float[Tensor, "cells vocab"]: ...  # at the masked cells alone, row by row
 
@@ -136,7 +139,7 @@ class Prompts(NamedTuple):
 
 @runtime_checkable
 class TextModel(MaskedLM, Protocol):
-    """A masked language model with a tokenizer: what sampling and scoring of texts need."""
+    """A masked language model with a tokenizer, for sampling and scoring of texts."""
 
     @property
     def mask_id(self) -> int: ...
@@ -149,20 +152,20 @@ class TextModel(MaskedLM, Protocol):
 
 @runtime_checkable
 class Energy(Protocol):
-    """Lower is likelier: p(y) is proportional to exp(-E(y)) over the allowed texts."""
+    """An energy E of texts: p(y) is proportional to exp(-E(y)) over the allowed texts."""
 
     def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]: ...
 
 
 @runtime_checkable
 class BoundEnergy(Energy, Protocol):
-    """An energy that belongs to its chains row by row: to their sources, to their frozen words."""
+    """An energy whose rows belong to chains, with a source or frozen words for each."""
 
     def chosen(self, chains: Int[Tensor, " rows"]) -> Energy: ...  # row i belongs to chains[i]
 
 
 class Proposed(NamedTuple):
-    """A proposal y' for each chain, and how likely it and the way back are."""
+    """A proposal y' for each chain, with the probabilities of proposing it and of its reverse."""
 
     tokens: Int[Tensor, "chain time"]  #: y'
     log_q_forward: Float[Tensor, " chain"]  #: log q(y'; y)
@@ -170,27 +173,27 @@ class Proposed(NamedTuple):
 
 
 class ChainState(NamedTuple):
-    """Where chains are: all that a step needs and nothing else."""
+    """The state of chains between two steps."""
 
     tokens: Int[Tensor, "chain time"]
     energy: Float[Tensor, " chain"]  #: carried, so that no step computes it twice
 
 
 class StepInfo(NamedTuple):
-    """What happened in a step of each chain."""
+    """The outcome of a step for each chain."""
 
     log_accept: Float[Tensor, " chain"]
     accepted: Bool[Tensor, " chain"]
     moved: Bool[Tensor, " chain"]  #: accepted and different: a novel transition
-    repeated: Bool[Tensor, " chain"]  #: proposed what was there: accepted with probability 1
-    stuck: Bool[Tensor, " chain"]  #: q(y; y') = 0: what is there is never proposed, nor left
+    repeated: Bool[Tensor, " chain"]  #: the proposal is the text itself: always accepted
+    stuck: Bool[Tensor, " chain"]  #: q(y; y') = 0: the text here is never proposed, nor left
 
 
 Propose = Callable[[Tensor, Tensor, Generator], Proposed]  # (tokens, positions, rng)
 
 
 class Kernel(NamedTuple):
-    """A Markov chain's step. Each fixed set of positions is a kernel of its own."""
+    """A step of a Markov chain; each fixed set of positions gives a kernel."""
 
     init: Callable[[Tensor], ChainState]
     step: Callable[[ChainState, Tensor, Generator], tuple[ChainState, StepInfo]]

@@ -631,7 +631,7 @@ def test_knobs_are_checked():
     ):
         with pytest.raises(UserError, match=" 0: must be at least 1"):
             make()
-    with pytest.raises(ValueError, match="hide=1"):
+    with pytest.raises(UserError, match="hide 1.0: must be at least 0 and below 1"):
         MaskedLikelihood(hide=1.0)
     with pytest.raises(ValueError, match="longest=0"):
         Memory(V, longest=0)

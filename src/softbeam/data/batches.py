@@ -1,4 +1,4 @@
-"""Padded, length-bucketed, seeded batches whose position in an epoch is part of their state."""
+"""Padded batches of examples of similar length, in a seeded order that can start anywhere."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Encoded(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where training stands in its data: the next batch to use."""
+    """The next batch of training."""
 
     epoch: int = 0
     batch: int = 0
@@ -36,20 +36,21 @@ def collate(examples: Sequence[Encoded], *, eos: int | None = None) -> Batch:
 
 
 def pad(rows: Sequence[Sequence[int]], fill: int = 0) -> torch.Tensor:
-    """A rectangle of the rows, at least one column wide."""
+    """Fill rows up to one width, at least one column."""
     width = max([1, *map(len, rows)])
     cells = [[*row, *[fill] * (width - len(row))] for row in rows]
     return torch.tensor(cells, dtype=torch.long).reshape(len(rows), width)
 
 
 def width(example: Encoded) -> int:
+    """The number of columns that an example takes in a batch."""
     return max(len(example.source), len(example.target), 1)
 
 
 def in_budget(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:
-    """The order cut into consecutive groups whose padded size stays within `tokens`.
+    """Cut the order into consecutive groups whose padded size stays within `tokens`.
 
-    An example wider than the budget makes a group of its own: nothing is dropped.
+    An example wider than the budget is a group by itself: nothing is dropped.
     """
     groups: list[list[int]] = []
     widest = 0
@@ -63,7 +64,7 @@ def in_budget(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[
 
 
 class Batches:
-    """Training batches: the same seed gives the same batches in the same order, from any position.
+    """Training batches; equal seeds give equal batches in the same order, from any position.
 
     Each epoch shuffles the examples, sorts them by length (ties stay shuffled), cuts them by the
     token budget, and shuffles the batches. Of several processes each takes its share of every
@@ -90,7 +91,7 @@ class Batches:
         return [groups[i] for i in torch.randperm(len(groups), generator=rng).tolist()]
 
     def epoch(self, start: Position) -> Iterator[tuple[Position, Batch]]:
-        """The rest of an epoch from a position; each batch comes with the position after it."""
+        """Yield the rest of an epoch from a position; each batch with the position after it."""
         plan = self.plan(start.epoch)
         for number in range(start.batch, len(plan)):
             share = [self.examples[i] for i in ranks.share(plan[number])]
@@ -101,7 +102,7 @@ class Batches:
 
 
 def in_order(examples: Sequence[Encoded], *, tokens: int) -> Iterator[tuple[list[int], Batch]]:
-    """Every example once, sorted by width, with its number, for evaluation and decoding."""
+    """Yield batches of all examples, sorted by width, with the numbers of their examples."""
     widths = [width(e) for e in examples]
     order = sorted(range(len(examples)), key=widths.__getitem__)
     for group in in_budget(order, widths, tokens):

@@ -21,7 +21,7 @@ class Codecs(NamedTuple):
 
 
 def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:
-    """Examples as numbers; a side ends with the end mark where its vocabulary has one."""
+    """Turn examples into numbers; a side ends with the end mark if its vocabulary has one."""
     source_end, end = ([i for i in [codec.id(EOS)] if i is not None] for codec in codecs)
     return [
         Encoded(

@@ -126,7 +126,7 @@ class MaskedLikelihood(EnergyObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class KlProjection(EnergyObjective):
-    r"""sum_t KL(p_mlm(. | y\t) || p(. | y\t)): a masked LM made a joint (thesis, Sec. 6.2.2).
+    r"""sum_t KL(p_mlm(. | y\t) || p(. | y\t)): a joint from a masked LM (thesis, Sec. 6.2.2).
 
     p_mlm are the teacher's free conditionals, p the true ones of the model's E_raw. The thesis
     starts the model from the teacher's weights.
@@ -201,8 +201,8 @@ class NoiseContrastive(EnergyObjective):
             log_z = losses.memory_of(model, longest=int(lengths.max())).log_z[lengths]
             data, noise = data - log_z, noise - log_z[:, None]
         rows = losses.nce(data, noise, nu=float(self.nu))
-        found = {"data_found": data > math.log(self.nu), "noise_found": noise < math.log(self.nu)}
-        log = {name: right.double().mean().item() for name, right in found.items()}
+        right = {"data_found": data > math.log(self.nu), "noise_found": noise < math.log(self.nu)}
+        log = {name: flags.double().mean().item() for name, flags in right.items()}
         return rows, {"nce": rows.mean().item()} | log
 
     def log_ratio(self, model: Any, tokens: "Tensor", mask: "Tensor") -> "Tensor":

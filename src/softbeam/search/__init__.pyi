@@ -1,6 +1,7 @@
 from .decoders import (
     Forbidding as Forbidding,
     LocallyNormalized as LocallyNormalized,
+    forced_scores as forced_scores,
 )
 from .hard import (
     ancestral_sample as ancestral_sample,

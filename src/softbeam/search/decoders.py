@@ -14,7 +14,7 @@ PAD = 0  # the token that follows the end of a sequence
 def forced_scores(
     decoder: Decoder, target: Int[Tensor, "batch time"]
 ) -> Float[Tensor, "batch time vocab"]:
-    """Scores of every step given the gold prefix: in one call if the decoder can, or in a loop."""
+    """Scores of every step given the gold prefix, in one call if the decoder can, else a loop."""
     if isinstance(decoder, FusedDecoder):
         return decoder.forced(target)
     return stepwise_scores(decoder, target)

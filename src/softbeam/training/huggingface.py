@@ -1,9 +1,7 @@
-"""Search-aware fine-tuning of Hugging Face models: a trainer, and a loss for loops of one's own.
+"""Search-aware fine-tuning of Hugging Face models: a trainer, and a loss for your own loop.
 
-Any objective of ours trains any encoder-decoder or causal language model that
-`models.huggingface.seq2seq`
-and `models.huggingface.causal` bind. The model stays an ordinary one: its checkpoints need no
-softbeam.
+Any of `softbeam.objectives` trains any encoder-decoder or causal language model. The model stays
+an ordinary one: its checkpoints can be used without softbeam.
 """
 
 from collections.abc import Callable, Mapping
@@ -91,7 +89,7 @@ def as_batch(adapter: HfModel, inputs: Mapping[str, Tensor], *, eos: int | None 
 
 
 def check_prompts(ids: Tensor, real: Tensor, wanted: Tensor) -> None:
-    """Labels must be the tokens themselves from some place on, to the last: a prompt, a target."""
+    """Raises UserError unless the labels of each row are one stretch at the end, after a prompt."""
     target = wanted.int().cumsum(1) > 0
     broken = ((target & real) != wanted).any(1)
     if broken.any():
@@ -106,7 +104,7 @@ def packed(tokens: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SearchAwareTrainer(Seq2SeqTrainer):
-    """A `Seq2SeqTrainer` that minimizes any objective of ours instead of the model's own loss.
+    """A `Seq2SeqTrainer` that minimizes a softbeam objective instead of the model's own loss.
 
     Evaluation reports the model's own loss (cross-entropy), so that runs with other objectives can
     be compared, and decodes with `predict_with_generate` as usual. Random choices depend on the
@@ -125,11 +123,11 @@ class SearchAwareTrainer(Seq2SeqTrainer):
             raise UserError(f"{self.args.n_gpu} GPUs in one process: start one process for each")
         self.objective: Objective = objective
         self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
-        self.seen: dict[str, float] = {}  # of the objective, for the log
-        self.drawn: dict[int, int] = {}  # of the last step: how many of its batches had an rng
+        self.seen: dict[str, float] = {}  # the objective's numbers for the log
+        self.drawn: dict[int, int] = {}  # number of generators given out in the last step
 
     def train(self, *args: Any, **named: Any) -> Any:
-        """As usual, with denormal numbers flushed, which soft beams are full of."""
+        """Train as `Seq2SeqTrainer` does, with denormal numbers flushed, which slow soft beams."""
         with flushed_denormals():
             return super().train(*args, **named)
 
@@ -140,7 +138,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The objective per target token of the whole step; the model's own loss outside of it."""
+        """The objective per target token in training, the model's own loss in evaluation."""
         if not model.training:
             outputs = model(**inputs)
             return (outputs.loss, outputs) if return_outputs else outputs.loss
@@ -160,7 +158,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         return through(model, inner, mean_loss) * ranks
 
     def next_rng(self) -> Generator:
-        """Random numbers of this batch of this step."""
+        """A generator for this batch of this step."""
         step = self.state.global_step
         count = self.drawn.get(step, 0)
         self.drawn = {step: count + 1}
@@ -168,13 +166,13 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         return Generator(self.args.device).manual_seed(seed % 2**63)
 
     def log(self, logs: dict[str, float], *args: Any, **named: Any) -> None:
-        """The trainer's figures with the objective's."""
+        """Log the trainer's numbers with those of the objective."""
         more = {f"objective_{name}": value for name, value in self.seen.items()}
         super().log(logs | more if "loss" in logs else logs, *args, **named)
 
 
 def through(wrapper: nn.Module, module: nn.Module, function: Callable[[], Tensor]) -> Tensor:
-    """`function()`, called inside `wrapper(...)`, which gathers gradients of `module` only then."""
+    """Call `function` inside `wrapper(...)`, which gathers gradients of `module` only then."""
     if wrapper is module:
         return function()
     own = vars(module).get("forward")  # of the instance, where something has replaced the class's
@@ -190,7 +188,7 @@ def through(wrapper: nn.Module, module: nn.Module, function: Callable[[], Tensor
 
     vars(module)["forward"] = instead
     try:
-        found: Tensor = wrapper()
-        return found
+        loss: Tensor = wrapper()
+        return loss
     finally:
         restore()

@@ -1,7 +1,7 @@
 """Beam-search optimization (Wiseman and Rush 2016) and the beam CRF (Andor et al. 2016).
 
-Both use a hard beam that keeps the gold prefix in view, `tracked_beam`. Whether scores are raw or
-normalized is the decoder's affair. Losses are one number for each sentence, and do not depend on
+Both use a hard beam that keeps the gold prefix in view, `tracked_beam`. Scores are those of the
+decoder, raw or normalized. Losses are one number for each sentence, and do not depend on
 the batch that the sentence is in. Padding of targets is 0.
 """
 

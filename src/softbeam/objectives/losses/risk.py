@@ -2,16 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
+from softbeam._lazy import lazy
 from softbeam.search.hard import ancestral_sample, beam_search, one_by_one
 from softbeam.search.tracked import Repeated
 from softbeam.types import Decoder, Ends, Hypotheses
+
+if TYPE_CHECKING:
+    from rapidfuzz.distance import Levenshtein
+    from sacrebleu.metrics import bleu as sacrebleu
+else:
+    Levenshtein = lazy("rapidfuzz.distance.Levenshtein")
+    sacrebleu = lazy("sacrebleu.metrics.bleu")
 
 Metric = Callable[[Sequence[int], Sequence[int]], float]  # (predicted, gold) -> cost, 0 is perfect
 
@@ -32,9 +40,6 @@ def sentence_costs(
     return outputs.scores.new_tensor(costs)
 
 
-# Minimum risk
-
-
 @torch.no_grad()
 def beam_candidates(decoder: Decoder, ends: Ends, *, n: int) -> Hypotheses:
     """The n best of a beam of n; a score of -inf marks places that a small space leaves empty."""
@@ -52,23 +57,23 @@ def sampled_candidates(decoder: Decoder, ends: Ends, *, n: int, rng: Generator) 
 
 
 def with_gold(
-    found: Hypotheses, target: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"]
+    outputs: Hypotheses, target: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"]
 ) -> Hypotheses:
     """The candidates with gold before them (at score 0)."""
-    time = max(found.tokens.shape[2], target.shape[1])
-    gold, others = (pad(t, (0, time - t.shape[-1])) for t in (target[:, None], found.tokens))
+    time = max(outputs.tokens.shape[2], target.shape[1])
+    gold, others = (pad(t, (0, time - t.shape[-1])) for t in (target[:, None], outputs.tokens))
     return Hypotheses(
         torch.cat([gold, others], 1),
-        torch.cat([lengths[:, None], found.lengths], 1),
-        pad(found.scores, (1, 0)),
+        torch.cat([lengths[:, None], outputs.lengths], 1),
+        pad(outputs.scores, (1, 0)),
     )
 
 
-def distinct(found: Hypotheses) -> Bool[Tensor, "batch n"]:
+def distinct(outputs: Hypotheses) -> Bool[Tensor, "batch n"]:
     """True at the first of equal candidates, False at empty places."""
-    same = (found.tokens[:, :, None] == found.tokens[:, None]).all(-1)
-    same &= found.lengths[:, :, None] == found.lengths[:, None]
-    return ~same.tril(-1).any(-1) & ~found.scores.isneginf()
+    same = (outputs.tokens[:, :, None] == outputs.tokens[:, None]).all(-1)
+    same &= outputs.lengths[:, :, None] == outputs.lengths[:, None]
+    return ~same.tril(-1).any(-1) & ~outputs.scores.isneginf()
 
 
 def expected_risk(
@@ -84,9 +89,6 @@ def expected_risk(
     """
     weights = (sharpness * scores).masked_fill(~kept, float("-inf")).softmax(-1)
     return (weights * costs.to(weights.dtype)).sum(-1)
-
-
-# REINFORCE
 
 
 @torch.no_grad()
@@ -126,9 +128,6 @@ def reinforce_loss(
     return (costs - baseline).to(log_probs.dtype) * log_probs[:, gold_steps:].sum(1)
 
 
-# Sentence-level costs of token numbers
-
-
 def hamming_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
     """The share of wrong tokens; those that only one of the two has are wrong."""
     right = sum(a == b for a, b in zip(predicted, gold, strict=False))
@@ -137,8 +136,6 @@ def hamming_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
 
 def edit_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
     """Edit distance per gold token; insertions can take it beyond 1."""
-    from rapidfuzz.distance import Levenshtein
-
     return float(Levenshtein.distance(predicted, gold)) / max(len(gold), 1)
 
 
@@ -151,9 +148,7 @@ def bleu_cost(predicted: Sequence[int], gold: Sequence[int]) -> float:
 
 @cache
 def _sentence_bleu() -> Any:
-    from sacrebleu.metrics.bleu import BLEU
-
-    return BLEU(tokenize="none", smooth_method="exp", effective_order=True, force=True)
+    return sacrebleu.BLEU(tokenize="none", smooth_method="exp", effective_order=True, force=True)
 
 
 METRICS: dict[str, Metric] = {"hamming": hamming_rate, "edit": edit_rate, "bleu": bleu_cost}

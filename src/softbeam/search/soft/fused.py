@@ -1,6 +1,6 @@
 """Autograd functions that keep nothing of size k x k x V between steps.
 
-What the fast soft-beam step of `fast_beam` is made of: sums over the relaxed indices p that
+The fast soft-beam step (`soft.fast`) is made of these: sums over the relaxed indices p that
 recompute p backward, and tables whose gradients are gathered over the steps.
 """
 
@@ -14,7 +14,7 @@ from torch.nn.functional import embedding_bag
 
 
 def blocked_topk(scores: Float[Tensor, "rows vocab"], n: int) -> Int[Tensor, "rows {n}"]:
-    """Indices of each row's n largest scores, best first: the same scores as `topk`, sooner.
+    """Indices of each row's n largest scores, best first: those of `topk`, in less time.
 
     The n best cells lie in the n blocks with the best maxima.
     """
@@ -61,7 +61,7 @@ class SharedTable:
             self._pass = now
 
     def add(self, weights: Float[Tensor, "rows vocab"], rows: Float[Tensor, "rows emb"]) -> None:
-        """Adds weights^T rows: at once where that is large, otherwise in one product later."""
+        """Add weights^T rows: at once if the product is large, otherwise in one product later."""
         if not self.token.requires_grad:
             return
         self._begin()
@@ -80,14 +80,14 @@ class SharedTable:
         weights: Float[Tensor, " cells"],
         rows: Float[Tensor, "rows emb"],
     ) -> None:
-        """Adds weights[i] rows[sources[i]] to line lines[i] of the table, for every i."""
+        """Add weights[i] rows[sources[i]] to line lines[i] of the table, for every i."""
         if not self.token.requires_grad:
             return
         self._begin()
         self._sparse.append((torch.stack([lines, sources]), weights, rows))
 
     def take(self) -> Tensor:
-        """The sum of all that was added in this backward pass."""
+        """The sum of all additions of this backward pass."""
         self._begin()
         total = torch.zeros_like(self.table) if self._sum is None else self._sum
         if self._dense:
@@ -300,7 +300,7 @@ class SoftSums(torch.autograd.Function):
 
 
 def _floor(like: Tensor) -> float:
-    """A log weight of no consequence whose exp is not denormal: those cost ten times as much."""
+    """A negligible log weight whose exp is not denormal: denormals cost ten times as much."""
     return -60.0 if torch.finfo(like.dtype).bits < 64 else -300.0
 
 

@@ -98,17 +98,17 @@ def _step(
     decoder: Decoder, beam: SoftBeam, cost: Tensor, relaxation: Relaxation, eos: int | None
 ) -> SoftBeam:
     """The step of Algorithm 3, or its sibling for sequences that end."""
-    knobs = relaxation._asdict()
+    settings = relaxation._asdict()
     if eos is None:
-        return soft_beam_step(decoder, beam, cost, **knobs)
-    return soft_beam_step_eos(decoder, beam, cost, eos=eos, **knobs)
+        return soft_beam_step(decoder, beam, cost, **settings)
+    return soft_beam_step_eos(decoder, beam, cost, eos=eos, **settings)
 
 
 def _freeze(new: SoftBeam, old: SoftBeam, running: Bool[Tensor, " batch"]) -> SoftBeam:
     """`new` in the rows still running; elsewhere the old scores, costs and finished mass.
 
-    States and embeddings go on: nothing of them reaches a frozen row's loss or gradient, and a
-    state that grows (a cache of keys) could not be put back. Where the beam has widened since, a
+    States and embeddings are the new ones: they do not reach a frozen row's loss or gradient, and
+    a state that grows (a cache of keys) could not be put back. Where the beam has widened since, a
     frozen row is filled up with copies that are marked as not real.
     """
     if bool(running.all()):
