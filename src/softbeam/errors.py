@@ -32,7 +32,7 @@ def need(package: str, extra: str) -> None:
 LARGEST_SEED = 2**32 - 1  # numpy's
 
 
-def limited(
+def check_range(
     name: str,
     value: float | None,
     *,
@@ -41,7 +41,7 @@ def limited(
     most: float = math.inf,
     below: float = math.inf,
 ) -> None:
-    """A UserError that names a value and its limits if it is outside of them, or not a number.
+    """Raises UserError if a value is outside of its limits or not a number.
 
     None is a value that was not given.
     """

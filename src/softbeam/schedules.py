@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 
 
 class Moment(NamedTuple):
@@ -65,7 +65,7 @@ class Exponential(Schedule):
     ceiling: float = 1e4
 
     def __post_init__(self) -> None:
-        limited("growth", self.growth, above=0)
+        check_range("growth", self.growth, above=0)
 
     def at(self, t: int) -> float:
         return min(self.ceiling, self.start * math.exp(min(t * math.log(self.growth), 700.0)))
@@ -88,7 +88,7 @@ class Linear(Schedule):
     ceiling: float = 1e4
 
     def __post_init__(self) -> None:
-        limited("floor", self.floor, most=self.ceiling)
+        check_range("floor", self.floor, most=self.ceiling)
 
     def stays_positive(self) -> bool:
         return self.floor > 0 or (self.slope >= 0 and min(self.start, self.ceiling) > 0)
@@ -110,7 +110,7 @@ class InverseSigmoid(Schedule):
     k: float = 10.0
 
     def __post_init__(self) -> None:
-        limited("k", self.k, above=0)
+        check_range("k", self.k, above=0)
 
     def at(self, t: int) -> float:
         return self.k / (self.k + math.exp(min(t / self.k, 700.0)))

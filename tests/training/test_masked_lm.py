@@ -10,7 +10,8 @@ from softbeam.models.layers import TransformerShape
 from softbeam.models.masked import TransformerMlm
 from softbeam.objectives.losses.masked import hidden_at_rate, hidden_uniformly, masked_cross_entropy
 from softbeam.sampling.tiny import TinyMLM
-from softbeam.training.masked_lm import held_out_loss, rise_and_fall, train_mlm
+from softbeam.training.masked_lm import held_out_loss, train_mlm
+from softbeam.training.optimization import ramp
 
 REAL = torch.arange(6) < torch.tensor([6, 1, 4, 0])[:, None]
 
@@ -90,9 +91,11 @@ def test_the_callers_random_numbers_stay_as_they_were():
 
 
 def test_the_rate_rises_and_falls():
-    rates = [rise_and_fall(update, updates=100) for update in range(100)]
+    rates = [ramp(update, updates=100, rise=5, fall=95) for update in range(100)]
     assert rates[4] == 1.0 == max(rates) and rates[0] == 0.2 and 0 < rates[99] < 0.02
-    assert rise_and_fall(0, updates=1) == 1.0
+    assert ramp(0, updates=1, rise=1, fall=0) == 1.0
+    falling = [ramp(update, updates=4, rise=1, fall=4, end=0.1) for update in range(5)]
+    assert falling == pytest.approx([1.0, 0.775, 0.55, 0.325, 0.1])
 
 
 def test_what_is_no_masked_lm_is_refused():

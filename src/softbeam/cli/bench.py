@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from softbeam.cli.parser import as_lists, parser, say_json
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 
 
 class Option(NamedTuple):
@@ -122,6 +122,6 @@ def check(option: str, value: Any) -> None:
     name = f"--{option.replace('_', '-')}"
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float):
-            limited(name, number, above=0)
+            check_range(name, number, above=0)
         elif isinstance(number, int) and not isinstance(number, bool):
-            limited(name, number, least=0 if option == "burn_in" else 1)
+            check_range(name, number, least=0 if option == "burn_in" else 1)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from softbeam.cli.parser import parser, say_json, whole_numbers
 from softbeam.cli.worker import worker_arguments, workers_of
-from softbeam.errors import limited
+from softbeam.errors import check_range
 
 
 def demo(words: list[str]) -> int:
@@ -23,7 +23,7 @@ def demo(words: list[str]) -> int:
     command.add_argument("--quiet", action="store_true", help="no progress")
     command.add_argument("--json", action="store_true", help="the tables as a last line of JSON")
     parsed = command.parse_args(words)
-    limited("--words", parsed.words, least=20)
+    check_range("--words", parsed.words, least=20)
     from softbeam.experiments.demo import FULL, QUICK, demo as run
 
     size = QUICK if parsed.quick else FULL
@@ -65,7 +65,7 @@ def report(words: list[str]) -> int:
         return 0
     from softbeam.reports.page import write_report
 
-    limited("--beams", parsed.beams, least=0)
+    check_range("--beams", parsed.beams, least=0)
     sentences = whole_numbers("--sentences", parsed.sentences) if parsed.sentences else []
     paths, page = [Path(path) for path in parsed.runs], Path(parsed.out or "report.html")
     print(write_report(paths, page, beams=parsed.beams, sentences=sentences))

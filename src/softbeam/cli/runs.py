@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
 from softbeam.cli.parser import Parser, as_lists, field_docs, parser, say_json
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 from softbeam.runtime.files import write_text
 from softbeam.training.config import CONFIG, from_yaml
 from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search, name_of
@@ -160,7 +160,7 @@ def search_flags() -> dict[str, str]:
 def parse_search(made: Parser, words: list[str]) -> tuple[Any, Search]:
     """Parse the arguments; the search is that of --search, or else the run's own."""
     parsed = made.parse_args(words)
-    limited("--threads", parsed.threads, least=1)
+    check_range("--threads", parsed.threads, least=1)
     if parsed.search is None:
         search = from_yaml(Path(parsed.run) / CONFIG).select
     elif parsed.search in SEARCHES:

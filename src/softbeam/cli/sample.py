@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from softbeam._lazy import lazy
 from softbeam.cli.parser import Parser, add_fields, as_lists, given_texts, parser, say_json
 from softbeam.data.readers import read_texts
-from softbeam.errors import LARGEST_SEED, UserError, limited
+from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.runtime import ranks
 from softbeam.runtime.progress import Progress
 from softbeam.sampling.texts.settings import NOT_OF_INFILL, SamplingConfig, infill_settings
@@ -62,7 +62,7 @@ def sample(words: list[str]) -> int:
         "--json", action="store_true", help="print the summary as a last line of JSON"
     )
     parsed = arguments.parse_args(as_lists(words, ("--anneal",)))
-    limited("--checkpoint-every", parsed.checkpoint_every, least=0)
+    check_range("--checkpoint-every", parsed.checkpoint_every, least=0)
     config, texts = SamplingConfig(**given_settings(parsed)), texts_to_sample(parsed)
     out = Path(parsed.out)
     header = files.make_header(parsed.mlm, texts, config, parsed.threads)
@@ -131,7 +131,7 @@ def score(words: list[str]) -> int:
         "--rows", type=int, default=256, help="largest number of rows the model gets at once"
     )
     parsed = arguments.parse_args(words)
-    limited("--rows", parsed.rows, least=1)
+    check_range("--rows", parsed.rows, least=1)
     texts, mlm = given_texts(parsed), load_mlm(parsed)
     quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()
     with ranks.joined(), Progress("score", len(texts), quiet=quiet) as progress:
@@ -168,7 +168,7 @@ def infill(words: list[str]) -> int:
     )
     parsed = arguments.parse_args(words)
     for name in ("samples", "show"):
-        limited(f"--{name}", parsed[name], least=1)
+        check_range(f"--{name}", parsed[name], least=1)
     config, texts = infill_settings(given_settings(parsed)), given_texts(parsed)
     mlm = load_mlm(parsed)
     with ranks.joined():
@@ -214,7 +214,7 @@ def text_arguments(arguments: Parser, text: str) -> None:
 
 def load_mlm(parsed: Any) -> "HfMaskedLM":
     """Load the model that the options name."""
-    limited("--threads", parsed.threads, least=1)
+    check_range("--threads", parsed.threads, least=1)
     torch.set_num_threads(parsed.threads)
     return catalogue.load_mlm(
         parsed.mlm, dtype=parsed.dtype, trust_remote_code=parsed.trust_remote_code
@@ -259,7 +259,7 @@ def texts_to_sample(parsed: Any) -> list[str]:
         return given_texts(parsed)
     if parsed.text is not None or parsed.input is not None:
         raise UserError("--length makes a text of gaps; give no --text or --input with it")
-    limited("--length", parsed.length, least=1)
+    check_range("--length", parsed.length, least=1)
     return ["[MASK]" * parsed.length]
 
 
@@ -287,7 +287,7 @@ def certify(words: list[str]) -> int:
     )
     parsed = arguments.parse_args(words)
     for name, low, high in (("words", 2, 6), ("time", 2, 4), ("seed", 0, LARGEST_SEED)):
-        limited(f"--{name}", parsed[name], least=low, most=high)
+        check_range(f"--{name}", parsed[name], least=low, most=high)
     if parsed.kernel == "list":
         kernels = certified_kernels.KERNELS
         print("\n".join(f"{name:20} {kernel.what}" for name, kernel in kernels.items()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
 from softbeam.cli.parser import parser, say_json
-from softbeam.errors import UserError, limited, need
+from softbeam.errors import UserError, check_range, need
 from softbeam.runtime.grid import Workers
 from softbeam.runtime.job_queue import Queue
 
@@ -44,8 +44,8 @@ def worker(words: list[str]) -> int:
     numbers = "print the numbers of cells as a last line of JSON"
     command.add_argument("--json", action="store_true", help=numbers)
     parsed = command.parse_args(words)
-    limited("--idle", parsed.idle, least=0)
-    limited("--submit", parsed.submit, least=0)
+    check_range("--idle", parsed.idle, least=0)
+    check_range("--submit", parsed.submit, least=0)
     queue = queue_of(parsed)
     if queue is None:
         raise UserError("--storage is missing: the address of the database where cells wait")

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from softbeam.data import catalogue, readers
 from softbeam.data.alignment import align, learn_costs
 from softbeam.data.readers import BadLines, Example, Pronunciation
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 from softbeam.runtime.files import read_rows
 
 KindName = Literal["tagging", "transcription", "translation"]
@@ -74,8 +74,8 @@ class Task(ABC):
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        limited("max_length", self.max_length, least=1)
-        limited("limit", self.limit, least=1)
+        check_range("max_length", self.max_length, least=1)
+        check_range("limit", self.limit, least=1)
 
     @abstractmethod
     def read(self, bad: BadLines | None) -> Corpus:
@@ -165,7 +165,7 @@ class Tagging(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("dev_share", self.dev_share, above=0, below=1)
+        check_range("dev_share", self.dev_share, above=0, below=1)
         if self.word == self.tag:
             raise UserError(f"word {self.word} and tag {self.tag} are the same column")
         if self.separator == "":
@@ -344,9 +344,9 @@ class Translation(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("subwords", self.subwords, least=0)
-        limited("min_count", self.min_count, least=1)
-        limited("dev_share", self.dev_share, above=0, below=1)
+        check_range("subwords", self.subwords, least=0)
+        check_range("min_count", self.min_count, least=1)
+        check_range("dev_share", self.dev_share, above=0, below=1)
         if self.source is None and self.target is not None:
             raise UserError(f"target {self.target}: give its source too, --data.source PATH")
 
@@ -418,8 +418,8 @@ class Pronouncing(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("words", self.words, least=1)
-        limited("held_out_words", self.held_out_words, least=1)
+        check_range("words", self.words, least=1)
+        check_range("held_out_words", self.held_out_words, least=1)
 
     @abstractmethod
     def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:

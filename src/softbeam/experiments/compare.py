@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from softbeam.errors import LARGEST_SEED, UserError, limited
+from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
@@ -50,7 +50,7 @@ def compare(
     """
     refuse_twins(trials)
     for seed in seeds:
-        limited("--seeds", seed, least=0, most=LARGEST_SEED)
+        check_range("--seeds", seed, least=0, most=LARGEST_SEED)
     require_charts(out)
     trials[0].config.data.load().split(split)  # raises UserError before anything is trained
     starts = shared_starts(trials)

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from softbeam.errors import LARGEST_SEED, limited
+from softbeam.errors import LARGEST_SEED, check_range
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.runtime.text_tables import aligned
@@ -29,7 +29,7 @@ def sweep(
     settings.
     """
     for seed in seeds:
-        limited("--seeds", seed, least=0, most=LARGEST_SEED)
+        check_range("--seeds", seed, least=0, most=LARGEST_SEED)
     require_writable(out)
     runs = {
         f"{name}-{seed}": replace(config, seed=seed)

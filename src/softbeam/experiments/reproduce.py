@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from softbeam._lazy import lazy
-from softbeam.errors import UserError, limited, need
+from softbeam.errors import UserError, check_range, need
 from softbeam.experiments.order import Order
 from softbeam.reports.records import read_record, rounded, write_record
 from softbeam.reports.verdicts import verdict_counts
@@ -110,7 +110,7 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
         raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
     if preset not in PRESETS:
         raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    limited("--seeds", repetitions(what, seeds), least=1)
+    check_range("--seeds", repetitions(what, seeds), least=1)
     if what in SAMPLED and preset == "paper" and run is None:
         raise UserError(
             f"with --preset paper, {what} samples from a published model: "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, TARGET, UNK
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,8 +48,8 @@ class Lstm(Model):
 
     def __post_init__(self) -> None:
         for name in ("embedding", "label_embedding", "hidden", "layers"):
-            limited(name, getattr(self, name), least=1)
-        limited("dropout", self.dropout, least=0, below=1)
+            check_range(name, getattr(self, name), least=1)
+        check_range("dropout", self.dropout, least=0, below=1)
         labels = self.label_embedding or self.embedding
         if self.tied and self.attention == "fixed" and self.hidden != labels:
             limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
@@ -97,9 +97,9 @@ class Transformer(Model):
 
 def check_transformer(model: "Transformer | Cmlm") -> None:
     for name in ("width", "layers", "heads", "hidden"):
-        limited(name, getattr(model, name), least=1)
-    limited("longest", model.longest, least=2)  # a token and a length, or an end mark
-    limited("dropout", model.dropout, least=0, below=1)
+        check_range(name, getattr(model, name), least=1)
+    check_range("longest", model.longest, least=2)  # a token and a length, or an end mark
+    check_range("dropout", model.dropout, least=0, below=1)
     if model.width % model.heads:
         raise UserError(f"heads {model.heads}: must divide the width, {model.width}")
 
@@ -132,7 +132,7 @@ class Cmlm(Model):
 
     def __post_init__(self) -> None:
         check_transformer(self)
-        limited("eps", self.eps, above=0)
+        check_range("eps", self.eps, above=0)
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         from softbeam.models.conditional_masked import ConditionalMlm

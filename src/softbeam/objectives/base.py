@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from softbeam._lazy import lazy
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SearchObjective(Objective):
 
     def __post_init__(self) -> None:
         for name in ("cross_entropy", "log_z_penalty", "extra"):
-            limited(name, getattr(self, name), least=0)
+            check_range(name, getattr(self, name), least=0)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
         if self.finish and not ends:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ class DoubledO(Cost):
     label: int = 0
 
     def check(self, vocab: int) -> None:
-        limited("label", self.label, least=0, below=vocab)
+        check_range("label", self.label, least=0, below=vocab)
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
         cost = mismatch(batch.target, vocab)
@@ -77,8 +77,8 @@ class Windowed(Cost):
     penalty: float = 0.5
 
     def __post_init__(self) -> None:
-        limited("width", self.width, least=0)
-        limited("penalty", self.penalty, least=0)
+        check_range("width", self.width, least=0)
+        check_range("penalty", self.penalty, least=0)
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
         cost = mismatch(batch.target, vocab)

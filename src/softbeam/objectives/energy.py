@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.objectives.base import Log, Objective, size
 from softbeam.objectives.likelihood import Load, frozen_teacher
 from softbeam.schedules import Moment
@@ -71,7 +71,7 @@ class Likelihood(EnergyObjective):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        limited("chunk", self.chunk, least=1)
+        check_range("chunk", self.chunk, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         rows = losses.nll(model, batch.target, batch.mask, chunk=self.chunk)
@@ -89,7 +89,7 @@ class Pseudolikelihood(EnergyObjective):
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        limited("chunk", self.chunk, least=1)
+        check_range("chunk", self.chunk, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         log_probs = losses.true_conditionals(model, batch.target, batch.mask, chunk=self.chunk)
@@ -112,7 +112,7 @@ class MaskedLikelihood(EnergyObjective):
     hide: float = 0.0
 
     def __post_init__(self) -> None:
-        limited("hide", self.hide, least=0, below=1)
+        check_range("hide", self.hide, least=0, below=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         tokens = batch.target
@@ -144,7 +144,7 @@ class KlProjection(EnergyObjective):
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        limited("chunk", self.chunk, least=1)
+        check_range("chunk", self.chunk, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         with torch.no_grad():
@@ -186,7 +186,7 @@ class NoiseContrastive(EnergyObjective):
     self_normalized: bool = False
 
     def __post_init__(self) -> None:
-        limited("nu", self.nu, least=1)
+        check_range("nu", self.nu, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         lengths = batch.ends.lengths
@@ -228,7 +228,7 @@ class PersistentContrastiveDivergence(EnergyObjective):
     sweeps: int = 1
 
     def __post_init__(self) -> None:
-        limited("sweeps", self.sweeps, least=1)
+        check_range("sweeps", self.sweeps, least=1)
 
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         chains = losses.memory_of(model, longest=int(batch.ends.lengths.max()), chains=1).chains

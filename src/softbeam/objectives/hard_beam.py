@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.objectives.base import (
     Log,
     MetricName,
@@ -39,7 +39,7 @@ class HardBeamObjective(SearchObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("k", self.k, least=1)
+        check_range("k", self.k, least=1)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
         super().check(vocab=vocab, time=time, ends=ends)
@@ -62,8 +62,8 @@ class BeamSearchOptimization(HardBeamObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("k", self.k, least=2)
-        limited("margin", self.margin, least=0)
+        check_range("k", self.k, least=2)
+        check_range("margin", self.margin, least=0)
 
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"

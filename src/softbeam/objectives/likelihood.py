@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 from softbeam.objectives.base import Objective, gold_loss, size
 from softbeam.schedules import Moment
 
@@ -36,7 +36,7 @@ class CrossEntropy(Objective):
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        limited("smoothing", self.smoothing, least=0, below=1)
+        check_range("smoothing", self.smoothing, least=0, below=1)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
@@ -61,8 +61,8 @@ class SelfNormalized(Objective):
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        limited("penalty", self.penalty, least=0)
-        limited("smoothing", self.smoothing, least=0, below=1)
+        check_range("penalty", self.penalty, least=0)
+        check_range("smoothing", self.smoothing, least=0, below=1)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
@@ -105,8 +105,8 @@ class Distillation(Objective):
     cross_entropy: float = 0.0
 
     def __post_init__(self) -> None:
-        limited("temperature", self.temperature, above=0)
-        limited("cross_entropy", self.cross_entropy, least=0)
+        check_range("temperature", self.temperature, above=0)
+        check_range("cross_entropy", self.cross_entropy, least=0)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
         decoder = frozen_teacher(self.load, self.teacher)(torch.ones(1, 1, dtype=torch.long))

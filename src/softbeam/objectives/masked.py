@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.objectives.base import Objective
 from softbeam.schedules import Moment
 
@@ -38,8 +38,8 @@ class UniformMasking(Objective):
     length_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        limited("smoothing", self.smoothing, least=0, below=1)
-        limited("length_weight", self.length_weight, least=0)
+        check_range("smoothing", self.smoothing, least=0, below=1)
+        check_range("length_weight", self.length_weight, least=0)
 
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.objectives.base import Log, MetricName, SearchObjective, named_metric
 from softbeam.schedules import Constant, Moment, Schedule
 
@@ -60,8 +60,8 @@ class MinimumRisk(RiskObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("n", self.n, least=1)
-        limited("sharpness", self.sharpness, above=0)
+        check_range("n", self.n, least=1)
+        check_range("sharpness", self.sharpness, above=0)
 
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"
@@ -111,7 +111,7 @@ class Reinforce(RiskObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("momentum", self.momentum, least=0, below=1)
+        check_range("momentum", self.momentum, least=0, below=1)
 
     def loss(
         self, model: "nn.Module", decoder: "Decoder", batch: "Batch", now: Moment, rng: "Generator"

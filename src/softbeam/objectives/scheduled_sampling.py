@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.objectives.base import Objective, gold_loss, size
 from softbeam.schedules import Exponential, InverseSigmoid, Moment, Schedule, positive
 
@@ -54,8 +54,8 @@ class FeedbackObjective(Objective):
 
     def __post_init__(self) -> None:
         positive("alpha", self.alpha)
-        limited("gold_epochs", self.gold_epochs, least=0)
-        limited("smoothing", self.smoothing, least=0, below=1)
+        check_range("gold_epochs", self.gold_epochs, least=0)
+        check_range("smoothing", self.smoothing, least=0, below=1)
 
     def warning(self, epochs: int) -> str | None:
         if epochs > self.gold_epochs:

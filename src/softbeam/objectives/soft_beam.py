@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.objectives.base import Log, SearchObjective, check_beam
 from softbeam.objectives.costs import Cost, Hamming
 from softbeam.schedules import Exponential, Moment, Schedule, positive
@@ -56,7 +56,7 @@ class SoftBeamObjective(SearchObjective):
         positive("alpha", self.alpha)
         positive("alpha_final", self.alpha_final or self.alpha)
         for name in ("k", "candidates", "diagnose_every"):
-            limited(name, getattr(self, name), least=1)
+            check_range(name, getattr(self, name), least=1)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
         check_beam("k", self.k, vocab=vocab, time=time)
@@ -120,7 +120,7 @@ class Hinge(SoftBeamObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limited("cost_scale", self.cost_scale, least=0)
+        check_range("cost_scale", self.cost_scale, least=0)
 
     def rows(self, decoder: "Decoder", batch: "Batch", now: Moment) -> "tuple[Tensor, Log]":
         s_max, log = self.maximum(decoder, batch, now)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 from softbeam.runtime import ranks
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
 from softbeam.runtime.job_queue import PAUSE, Queue, Watch, asking, serve, take
@@ -46,7 +46,7 @@ class Workers:
     queue: Queue | None = None
 
     def __post_init__(self) -> None:
-        limited("--jobs", self.jobs, least=1 if self.queue is None else 0)
+        check_range("--jobs", self.jobs, least=1 if self.queue is None else 0)
         if not self.alone and ranks.world() > 1:
             raise UserError("--jobs and --storage cannot be used together with torchrun")
 

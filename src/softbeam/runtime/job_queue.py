@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softbeam.errors import Interrupted, MissingExtra, UserError, limited, need, reason
+from softbeam.errors import Interrupted, MissingExtra, UserError, check_range, need, reason
 from softbeam.runtime.cells import (
     Work,
     cell_of,
@@ -57,7 +57,7 @@ class Queue:
     heartbeat: int = 60
 
     def __post_init__(self) -> None:
-        limited("--heartbeat", self.heartbeat, least=1)
+        check_range("--heartbeat", self.heartbeat, least=1)
 
     @property
     def grace(self) -> int:

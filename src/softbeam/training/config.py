@@ -20,7 +20,7 @@ from jsonargparse import (
 )
 
 from softbeam.data.tasks import EXAMPLES, InMemory, Stress, Task
-from softbeam.errors import LARGEST_SEED, UserError, limited, reason
+from softbeam.errors import LARGEST_SEED, UserError, check_range, reason
 from softbeam.models.specs import Lstm, Model
 from softbeam.objectives import OBJECTIVES
 from softbeam.objectives.base import Objective
@@ -175,9 +175,9 @@ def objective_names() -> dict[str, str]:
 def check(config: RunConfig) -> None:
     """Limits that types do not express."""
     for name in ("restarts", "threads", "log_every", "checkpoint_every"):
-        limited(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
-    limited("--skip-nonfinite", config.skip_nonfinite, least=0)
-    limited("--seed", config.seed, least=0, most=LARGEST_SEED)
+        check_range(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
+    check_range("--skip-nonfinite", config.skip_nonfinite, least=0)
+    check_range("--seed", config.seed, least=0, most=LARGEST_SEED)
     for name in ("pretrain", "finetune"):
         check_stage(name, getattr(config, name), config.model)
     if config.select.left_to_right != config.model.left_to_right:
@@ -190,10 +190,10 @@ def check(config: RunConfig) -> None:
 
 def check_stage(name: str, stage: Stage, model: Model) -> None:
     for field in ("tokens", "accumulation", "lr", "clip", "plateau"):
-        limited(f"--{name}.{field}", getattr(stage, field), above=0)
+        check_range(f"--{name}.{field}", getattr(stage, field), above=0)
     for field in ("epochs", "warmup", "weight_decay"):
-        limited(f"--{name}.{field.replace('_', '-')}", getattr(stage, field), least=0)
-    limited(f"--{name}.patience", stage.patience, least=1)
+        check_range(f"--{name}.{field.replace('_', '-')}", getattr(stage, field), least=0)
+    check_range(f"--{name}.patience", stage.patience, least=1)
     if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
         kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
         raise UserError(f"--{name}.objective: {kinds}")

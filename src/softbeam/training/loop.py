@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -90,7 +90,9 @@ def train(
     a finished one is left as it is. Of one seed: `training.many.train` has restarts.
     """
     if config.restarts != 1:
-        raise ValueError(f"restarts={config.restarts}: softbeam.training.train trains several seeds")
+        raise ValueError(
+            f"restarts={config.restarts}: softbeam.training.train trains several seeds"
+        )
     torch.set_num_threads(config.threads)
     quiet = quiet or not ranks.first()
     corpus = config.data.load()
@@ -173,6 +175,45 @@ def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
+class Running(NamedTuple):
+    """What the updates of one stage share."""
+
+    name: str
+    stage: Stage
+    batches: Batches
+    updates: int
+    learner: nn.Module
+    optimizer: Any
+
+
+class Recorder:
+    """Writes the rows of metrics.jsonl, and their numbers to TensorBoard if the run asks for it.
+
+    Only the first process writes the file.
+    """
+
+    def __init__(self, path: Path, size: int, accelerator: Accelerator):
+        self.file = Growing(path, size) if ranks.first() else None
+        self.accelerator = accelerator
+
+    def log(self, kind: str, **row: Any) -> None:
+        """Append a row."""
+        if self.file is not None:
+            self.file.append((json.dumps({"kind": kind} | row) + "\n").encode())
+        numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
+        self.accelerator.log(numbers, step=row["update"])
+
+    def synced(self) -> int:
+        """Write everything to the disk; returns the size of the file."""
+        return self.file.synced() if self.file is not None else 0
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        for tracker in self.accelerator.trackers:  # its end_training would part the processes
+            tracker.finish()
+
+
 class Trainer:
     """What the stages of one run share: model, data, device, logs."""
 
@@ -218,7 +259,7 @@ class Trainer:
             tensors, facts = load_checkpoint(path)
             point = point_of(facts, path, stages=len(self.config.stages))
             self.started -= point.seconds
-        self.log_file = Growing(self.out / METRICS, point.logged) if ranks.first() else None
+        self.recorder = Recorder(self.out / METRICS, point.logged, self.accelerator)
         with stopping() as stop:
             for number, (name, stage) in enumerate(self.config.stages):
                 if number < point.stage:
@@ -227,21 +268,11 @@ class Trainer:
                 load_weights(self.model, self.out / WEIGHTS)
                 best, tensors = point.best, None
                 point = Point(stage=number + 1, skipped=point.skipped)
-        if self.log_file is not None:
-            self.log_file.close()
-        for tracker in self.accelerator.trackers:  # its end_training would part the processes
-            tracker.finish()
+        self.recorder.close()
         return best, point.skipped
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
-
-    def log(self, kind: str, **row: Any) -> None:
-        """One line of metrics.jsonl, and the same numbers to TensorBoard where asked."""
-        if self.log_file is not None:
-            self.log_file.append((json.dumps({"kind": kind} | row) + "\n").encode())
-        numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
-        self.accelerator.log(numbers, step=row["update"])
 
     def stage(
         self,
@@ -256,14 +287,14 @@ class Trainer:
         batches = Batches(
             self.examples, tokens=stage.tokens, seed=self.config.seed, eos=self.codecs.eos
         )
-        per_epoch = math.ceil(len(batches.plan(0)) / stage.accumulation)
-        updates = stage.epochs * per_epoch
+        updates = stage.epochs * math.ceil(len(batches.plan(0)) / stage.accumulation)
         learner = Learner(self.model, stage.objective)
         optimizer = self.accelerator.prepare(make_optimizer(learner, stage))
         if tensors is not None:
             restore_training(tensors, self.model, optimizer, self.rng)
         else:
             self.save(point, optimizer)  # the stage's own weights will replace what it begins with
+        running = Running(name, stage, batches, updates, learner, optimizer)
         with Progress(name, updates, quiet=self.quiet) as progress:
             progress.skip(point.update)
             if warning := stage.objective.warning(stage.epochs):
@@ -274,24 +305,7 @@ class Trainer:
                     break
                 meter = Meter(*point.loss, point.log)
                 for group in grouped(batches, epoch, stage.accumulation, start=point.groups):
-                    lr = stage.lr * point.slower * lr_shape(stage, point.update, updates)
-                    set_lr(optimizer, lr)
-                    now = Moment(epoch, point.update)
-                    try:
-                        meter.add(*self.update(learner, optimizer, group, stage, now))
-                    except NotFinite as error:
-                        point = self.skip(name, stage, batches, point, error, progress)
-                    point = point._replace(
-                        epoch=epoch,
-                        groups=point.groups + 1,
-                        update=point.update + 1,
-                        loss=(meter.total, meter.count),
-                        log=meter.log,
-                    )
-                    progress.advance(1, meter.shown())
-                    if point.update % self.config.log_every == 0:
-                        at = {"stage": name, "epoch": epoch, "update": point.update, "lr": lr}
-                        self.log("train", **at, **meter.row())
+                    point = self.one_update(running, group, point, meter, progress)
                     signum = ranks.largest(max(stop, default=0))
                     if signum or point.update % self.config.checkpoint_every == 0:
                         self.save(point, optimizer)
@@ -299,6 +313,35 @@ class Trainer:
                 point = self.end_of_epoch(name, stage, point, meter.mean(), progress)
                 self.save(point, optimizer)
                 stop_here(ranks.largest(max(stop, default=0)), self.out)
+        return point
+
+    def one_update(
+        self,
+        running: "Running",
+        group: list[Batch],
+        point: Point,
+        meter: Meter,
+        progress: Progress,
+    ) -> Point:
+        """Update the weights on a group of batches and record it; returns the next point."""
+        name, stage, batches, updates, learner, optimizer = running
+        lr = stage.lr * point.slower * lr_shape(stage, point.update, updates)
+        set_lr(optimizer, lr)
+        now = Moment(point.epoch, point.update)
+        try:
+            meter.add(*self.update(learner, optimizer, group, stage, now))
+        except NotFinite as error:
+            point = self.skip(name, stage, batches, point, error, progress)
+        point = point._replace(
+            groups=point.groups + 1,
+            update=point.update + 1,
+            loss=(meter.total, meter.count),
+            log=meter.log,
+        )
+        progress.advance(1, meter.shown())
+        if point.update % self.config.log_every == 0:
+            at = {"stage": name, "epoch": point.epoch, "update": point.update, "lr": lr}
+            self.recorder.log("train", **at, **meter.row())
         return point
 
     def end_of_epoch(
@@ -326,8 +369,8 @@ class Trainer:
         name = self.config.stages[point.stage][0]
         check_weights(self.model, f"after update {point.update} of {name}")
         tensors = training_tensors(self.model, optimizer, self.rng)  # of all processes
-        if self.log_file is not None:
-            point = point._replace(logged=self.log_file.synced(), seconds=self.seconds())
+        if ranks.first():
+            point = point._replace(logged=self.recorder.synced(), seconds=self.seconds())
             facts = point._asdict() | {"best": point.best._asdict()}
             save_checkpoint(self.out / CHECKPOINT, tensors, facts)
 
@@ -339,7 +382,7 @@ class Trainer:
         metric, score = self.kind.main_metric(metrics)
         row = {"stage": stage, "epoch": epoch, "update": update}
         normalizers = {name: log_z(self.model, part) for name, part in self.probes.items()}
-        self.log(
+        self.recorder.log(
             "dev", **row, metric=metric, value=metrics[metric], metrics=metrics, log_z=normalizers
         )
         return Best(score, epoch, metric, metrics)
@@ -403,7 +446,7 @@ class Trainer:
             )
         progress.say(f"skipped an update: {what}")
         row = {"stage": name, "epoch": point.epoch, "update": point.update + 1}
-        self.log("skipped", **row, what=str(error), sentences=sentences)
+        self.recorder.log("skipped", **row, what=str(error), sentences=sentences)
         return point._replace(skipped=point.skipped + 1)
 
 

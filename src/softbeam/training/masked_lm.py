@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from softbeam.objectives.losses.masked import Hide, hidden_at_rate, masked_cross_entropy
+from softbeam.training.optimization import ramp
 from softbeam.types import MaskedLM
 
 
@@ -44,7 +45,9 @@ def train_mlm(
     if not isinstance(model, MaskedLM):
         raise ValueError(f"model: {type(model).__name__} has no logits at masked cells")
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rise_and_fall, updates=updates))
+    rise = max(updates // 20, 1)
+    rate = partial(ramp, updates=updates, rise=rise, fall=updates - rise)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     order = (texts != model.pad_id).sum(1).argsort(stable=True)
     model.train()
     with torch.random.fork_rng():
@@ -63,12 +66,6 @@ def train_mlm(
             if watch is not None:
                 watch(update, loss.total.item() / loss.size)
     model.eval()
-
-
-def rise_and_fall(update: int, *, updates: int) -> float:
-    """From 0 to 1 in the first twentieth, then to 0, both linearly."""
-    top = max(updates // 20, 1)
-    return min((update + 1) / top, (updates - update) / max(updates - top, 1), 1.0)
 
 
 @torch.inference_mode()

@@ -23,15 +23,28 @@ def set_lr(optimizer: Any, lr: float) -> None:
 
 
 def lr_shape(stage: Stage, update: int, updates: int) -> float:
-    """The learning rate at an update as a share of `stage.lr`."""
-    if update < stage.warmup:
-        return (update + 1) / (stage.warmup + 1)
-    through = (update - stage.warmup) / max(updates - stage.warmup, 1)
+    """Compute the learning rate at an update as a share of `stage.lr`."""
+    rise, fall = stage.warmup + 1, updates - stage.warmup
     if stage.schedule == "linear":
-        return 1.0 - through
-    if stage.schedule == "cosine":
+        return ramp(update, updates=updates, rise=rise, fall=fall)
+    if stage.schedule == "cosine" and update >= stage.warmup:
+        through = (update - stage.warmup) / max(fall, 1)
         return 0.5 * (1.0 + math.cos(math.pi * through))
-    return 1.0
+    return min((update + 1) / rise, 1.0)
+
+
+def ramp(update: int, *, updates: int, rise: int, fall: int, end: float = 0.0) -> float:
+    """Rise linearly to 1, stay there, and fall linearly to `end`.
+
+    Args:
+        update: from 0.
+        updates: all of them, after which the value is `end`.
+        rise: updates until the value is 1.
+        fall: updates from 1 to `end`.
+        end: value after the last update.
+    """
+    share = min((update + 1) / rise, (updates - update) / max(fall, 1), 1.0)
+    return end + (1.0 - end) * share
 
 
 SHOWN, LONGEST = 3, 80  # sentences, and characters of each

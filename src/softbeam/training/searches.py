@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from softbeam._lazy import lazy
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
-from softbeam.errors import LARGEST_SEED, UserError, limited
+from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.objectives.base import check_beam
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Search(ABC):
     def check_fields(self, *, names: tuple[str, ...], **limits: float) -> None:
         """Raises UserError if one of the fields is outside of the limits."""
         for name in names:
-            limited(f"--{FLAGS.get(name, name).replace('_', '-')}", getattr(self, name), **limits)
+            check_range(
+                f"--{FLAGS.get(name, name).replace('_', '-')}", getattr(self, name), **limits
+            )
 
     @property
     def left_to_right(self) -> bool:

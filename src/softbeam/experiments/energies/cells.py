@@ -40,6 +40,7 @@ from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Moment
 from softbeam.tensors import length_mask
+from softbeam.training.optimization import ramp
 from softbeam.training.runs import load_weights, save_weights
 from softbeam.types import Batch, Kernel
 
@@ -273,7 +274,9 @@ def train(model: BiLstmMrf, cell: Fit, splits: Splits, folder: Path) -> dict[str
     best, at, waited, update = math.inf, 0, 0, 0
     kept = model.state_dict()
     for update, batch in enumerate(batches(splits.train, cell, rng), start=1):
-        optimizer.param_groups[0]["lr"] = cell.lr * (1 - 0.9 * (update - 1) / cell.updates)
+        optimizer.param_groups[0]["lr"] = cell.lr * ramp(
+            update - 1, updates=cell.updates, rise=1, fall=cell.updates, end=0.1
+        )
         loss = objective(model, batch, now=Moment(update=update), rng=rng)
         optimizer.zero_grad()
         (loss.total / loss.size).backward()

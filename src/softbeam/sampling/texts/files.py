@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from softbeam import __version__
-from softbeam.errors import Interrupted, UserError, limited
+from softbeam.errors import Interrupted, UserError, check_range
 from softbeam.runtime import ranks
 from softbeam.runtime.files import (
     Growing,
@@ -247,8 +247,8 @@ def begin(
 
 def check_place(facts: dict[str, Any], groups: int, sweeps: int, checkpoint: Path) -> None:
     """Raise UserError if a checkpoint lies after the end of the run."""
-    limited(f"{checkpoint}: group", facts["group"], below=groups)
-    limited(f"{checkpoint}: sweep", facts["sweep"], most=sweeps)
+    check_range(f"{checkpoint}: group", facts["group"], below=groups)
+    check_range(f"{checkpoint}: sweep", facts["sweep"], most=sweeps)
 
 
 def check_facts(checkpoint: Path, facts: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from softbeam.errors import limited
+from softbeam.errors import check_range
 from softbeam.runtime import ranks
 from softbeam.sampling.texts.sampler import generator, sampler
 from softbeam.sampling.texts.settings import SamplingConfig, check_choice
@@ -40,7 +40,7 @@ def fill_texts(
     Each text has its own random numbers, so that it does not matter which texts are beside it.
     `api.infill` describes the methods.
     """
-    limited("--samples", samples, least=1)
+    check_range("--samples", samples, least=1)
     check_choice("--method", method, get_args(Method))
 
     def fill(number: int) -> list[Filling]:

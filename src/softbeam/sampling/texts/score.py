@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from softbeam.errors import UserError, limited
+from softbeam.errors import UserError, check_range
 from softbeam.runtime import ranks
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.texts.settings import check_choice
@@ -41,7 +41,7 @@ def score_texts(
         rows: the largest number of masked rows that the model gets at once.
     """
     check_choice("--energy", energy, tuple(ENERGIES))
-    limited("--rows", rows, least=1)
+    check_range("--rows", rows, least=1)
 
     def batch(start: int) -> list[Scored]:
         together = texts[start : start + TOGETHER]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
-from softbeam.errors import LARGEST_SEED, UserError, limited
+from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.schedules import Constant, Linear, Schedule
 
 # Fields that infilling has no use for, or decides itself.
@@ -79,18 +79,18 @@ class SamplingConfig:
             if get_origin(f.type) is Literal:
                 check_choice(flag(f.name), getattr(self, f.name), get_args(f.type))
         for name in ("chains", "sweeps", "rows", "at_once"):
-            limited(flag(name), getattr(self, name), least=1)
+            check_range(flag(name), getattr(self, name), least=1)
         for name in ("temperature", "proposal_temperature"):
-            limited(flag(name), getattr(self, name), above=0)
+            check_range(flag(name), getattr(self, name), above=0)
         for name in ("near_weight", "lexicon_weight"):
-            limited(flag(name), getattr(self, name))
-        limited("--seed", self.seed, least=0, most=LARGEST_SEED)
-        limited("--nucleus", self.nucleus, above=0, most=1)
-        limited("--epsilon", self.epsilon, least=0, most=1)
-        limited("--burn-in", self.burn_in, least=0, below=self.sweeps)
-        limited("--forced", self.forced, least=0, most=self.burn_in)
+            check_range(flag(name), getattr(self, name))
+        check_range("--seed", self.seed, least=0, most=LARGEST_SEED)
+        check_range("--nucleus", self.nucleus, above=0, most=1)
+        check_range("--epsilon", self.epsilon, least=0, most=1)
+        check_range("--burn-in", self.burn_in, least=0, below=self.sweeps)
+        check_range("--forced", self.forced, least=0, most=self.burn_in)
         if isinstance(self.block, int):
-            limited("--block", self.block, least=1)
+            check_range("--block", self.block, least=1)
         else:
             check_choice("--block", self.block, ("linear", "random"))
         if self.anneal is not None:
@@ -100,9 +100,9 @@ class SamplingConfig:
     def _check_anneal(self, start: float, slope: float, floor: float) -> None:
         if self.temperature != 1:
             raise UserError(f"--temperature {self.temperature}: --anneal gives the temperature")
-        limited("--anneal: its start", start)
-        limited("--anneal: its slope", slope)
-        limited("--anneal: its floor", floor, above=0, most=start)
+        check_range("--anneal: its start", start)
+        check_range("--anneal: its slope", slope)
+        check_range("--anneal: its floor", floor, above=0, most=start)
 
     def _check_kernel(self) -> None:
         if self.kernel == "exact-gibbs" and self.block != 1:
@@ -149,7 +149,7 @@ class SamplingConfig:
 def infill_settings(overrides: dict[str, Any]) -> SamplingConfig:
     """Make settings for infilling, which finds the number of sweeps itself."""
     burn_in = overrides.get("burn_in", SamplingConfig.burn_in)
-    limited("--burn-in", burn_in, least=0)
+    check_range("--burn-in", burn_in, least=0)
     settings = SamplingConfig(burn_in=0, sweeps=burn_in + 1)
     return overridden(settings, {"burn_in": burn_in} | overrides, without=NOT_OF_INFILL)
 
