@@ -18,6 +18,7 @@ from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.verdicts import judged
 from softbeam.runtime.cells import read_result
 from softbeam.training.kinds import Scored
+from softbeam.training.metrics import mean
 
 PRESETS = ("cpu", "paper", "tiny")
 
@@ -177,7 +178,7 @@ def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("metric", "over"), [("bleu", "seeds and sentences"), ("chrf", None)])
 def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, monkeypatch):
     def scores(cell, decode, folder):
-        return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5)
+        return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5, mean)
 
     monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
     monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
@@ -218,7 +219,7 @@ def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
 
     def scores(cell, decode, folder):
         shift = noise if cell.run in ("mt/local", "mt/sn-local") else 0.0 * noise
-        return Scored("bleu", list(means[cell.run] + 5 * shift))
+        return Scored("bleu", list(means[cell.run] + 5 * shift), mean)
 
     monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
     monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
