@@ -36,13 +36,21 @@ def named(cell: str) -> list[str]:
 
 
 def resolve(name: str) -> object:
-    """A module or something in one, by its dotted name below the package."""
-    found: object = importlib.import_module("softbeam")
-    for part in name.split("."):
-        if not hasattr(found, part):
-            importlib.import_module(f"{found.__name__}.{part}")  # type: ignore[attr-defined]
-        found = getattr(found, part)
-    return found
+    """A module or something in one, by its dotted name below the package.
+
+    Modules are looked up before names: a package may offer a function that is called like the file
+    it is in.
+    """
+    parts = ["softbeam", *name.split(".")]
+    for split in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:split]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[split:]:
+            found = getattr(found, part)
+        return found
+    raise ImportError(name)
 
 
 def is_there(test: str) -> bool:
