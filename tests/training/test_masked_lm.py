@@ -58,6 +58,7 @@ def small(seed=0):
     return TransformerMlm(8, pad_id=0, mask_id=1, specials=(2,), width=16, layers=1, heads=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hide", [hidden_at_rate, hidden_uniformly])
 def test_a_model_learns_and_the_same_seed_gives_the_same_model(hide):
     texts, models = counting_texts(), [small(), small()]
