@@ -10,6 +10,9 @@ ifneq ($(wildcard ../shared/data),)
 export SOFTBEAM_DATA ?= $(abspath ../shared/data)
 endif
 
+# Tests start many interpreters: compiled modules are kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test soak install check quick format bench docs wheel clean
 
 demo: install

@@ -1,5 +1,6 @@
 """Shared fixtures: where real data is, and the rule that a missing thing is never silent."""
 
+import gzip
 import os
 import shutil
 from pathlib import Path
@@ -34,6 +35,20 @@ def data_dir() -> Path:
     if not chosen.is_dir():
         absent(f"no data directory (SOFTBEAM_DATA): {chosen} does not exist")
     return chosen
+
+
+@pytest.fixture(scope="session")
+def few_words(data_dir, tmp_path_factory) -> Path:
+    """The data directory with every twentieth line of CMUdict: reading all of it takes seconds."""
+    folder = tmp_path_factory.mktemp("few-words")
+    for corpus in data_dir.iterdir():
+        (folder / corpus.name).symlink_to(corpus)
+    place = Path("cmudict_0.7b", "cmudict-0.7b.gz")
+    lines = gzip.decompress((data_dir / place).read_bytes()).splitlines(keepends=True)
+    (folder / place.parent).unlink()
+    (folder / place.parent).mkdir()
+    (folder / place).write_bytes(gzip.compress(b"".join(lines[::20])))
+    return folder
 
 
 @pytest.fixture
@@ -92,3 +107,11 @@ def letters_mlm(tmp_path_factory) -> Path:
     from support.tiny_bert import write_letter_mlm
 
     return write_letter_mlm(tmp_path_factory.mktemp("letters"))
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory) -> Path:
+    """A folder of small runs, samples and data files that all commands accept; copy to change."""
+    from support.bad_input.things import make_good
+
+    return make_good(tmp_path_factory.mktemp("good"))

@@ -310,6 +310,7 @@ def wikitext(data: Path) -> dict[str, bytes]:
 UPSTREAM = dict(zip(HELD, [multi30k, tatoeba, wikineural, germeval, ccg, wikitext], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HELD)
 def test_what_is_fetched_and_derived_is_what_the_data_directory_holds(
     name: str, data_dir: Path, origin: Origin, cache: Path

@@ -394,6 +394,7 @@ def test_derivations_and_supertags_of_the_ccg_treebank_agree(data_dir, split):
     assert split != "train" or len(labels) == 1_248
 
 
+@pytest.mark.slow
 def test_cmudict_has_the_77653_short_entries_of_the_thesis(data_dir):
     entries = read_cmudict(data_dir / "cmudict_0.7b" / "cmudict-0.7b.gz")
     assert len(entries) == 134_373

@@ -123,6 +123,7 @@ def test_the_catalogue_gives_the_counts_of_its_readmes(catalogued, task, sizes, 
         assert len({label for e in corpus.split("train") for label in e.target}) == labels
 
 
+@pytest.mark.slow
 def test_the_thesis_count_of_phoneme_sequences(catalogued):
     assert len(tasks.phoneme_sequences()) == 77_653
     assert len(tasks.phoneme_sequences(distinct=True)) == 61_144

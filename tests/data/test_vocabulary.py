@@ -47,6 +47,7 @@ def test_a_label_may_look_like_a_special():
     assert labels.decode(labels.encode(["</s>", "<pad>", "N"])) == ["</s>", "<pad>", "N"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.text(min_size=1, max_size=5), max_size=6), max_size=6))
 def test_known_words_round_trip(sequences):
     found = Vocabulary.build(sequences, specials=TARGET)

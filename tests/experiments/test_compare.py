@@ -30,6 +30,7 @@ def last_json(text):
     return json.loads(text.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_trials_share_a_start_unless_their_first_stages_differ(words, tmp_path, capsys):
     other = "other: --pretrain.objective self-normalized --objective cross-entropy"
     trials = ["--try", "cross-entropy", "--try", "direct-loss", "--try", other]
@@ -49,6 +50,7 @@ def test_trials_share_a_start_unless_their_first_stages_differ(words, tmp_path, 
     assert (out / "report.html").read_text().count("direct-loss") >= 2
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_trained_again(words, tmp_path, capsys):
     trials = ["--try", "cross-entropy", "--try", "beam-crf"]
     assert main([*words, *trials]) == 0
@@ -64,6 +66,7 @@ def test_what_is_finished_is_not_trained_again(words, tmp_path, capsys):
     assert changed == {"beam-crf-1"}
 
 
+@pytest.mark.slow
 def test_a_global_trial_is_scored_with_raw_scores_and_its_start_with_normalized_ones(
     words, tmp_path
 ):

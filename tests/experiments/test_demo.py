@@ -28,6 +28,7 @@ def test_listing_all_texts_is_the_mean_by_plain_loops():
     assert listed(mlm, energy) == pytest.approx(total / z, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_exact_sampler_finds_the_mean_and_the_other_does_not():
     mlm = TinyMLM(words=4)
     energy, propose = LocalEnergy(mlm), MaskedConditionals(mlm)

@@ -61,12 +61,14 @@ def test_a_larger_training_set_keeps_the_test_set():
     assert torch.equal(load(replace(TINY, size=500)).test.tokens, load(TINY).test.tokens)
 
 
+@pytest.mark.slow
 def test_phonemes_are_those_of_the_thesis(dictionary):
     found, vocab = phonemes(distinct=False)
     assert (len(found.tokens), vocab) == (77_653, 39)
     assert found.mask.sum(1).min() == 1 and found.mask.sum(1).max() == 6
 
 
+@pytest.mark.slow
 def test_phonemes_are_split_without_overlap(dictionary):
     """Train, dev, test and what is reserved for teachers: of distinct sequences, none is shared."""
     student, teacher = load(WORDS), load(replace(WORDS, reserved=True, size=10**6))
@@ -98,6 +100,7 @@ def test_all_means_nine_tenths_of_the_phonemes(dictionary):
 # Measuring
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["LL", "PLL", "MLM", "NCE", "PCD"])
 def test_every_objective_gives_figures_that_enumeration_confirms(tmp_path, objective):
     cell = replace(TINY, objective=objective, data="palindromes")
@@ -139,6 +142,7 @@ def test_other_figures_are_the_objectives_values(tmp_path):
     assert found["mlm"] == pytest.approx(mean_loss(model, MaskedLikelihood(), test))
 
 
+@pytest.mark.slow
 def test_phonemes_are_normalized_by_length_and_say_how(tmp_path, dictionary):
     found = run(replace(WORDS, check=True), tmp_path)
     hows = {length: z["how"] for length, z in found["log_z"].items()}
@@ -178,6 +182,7 @@ def test_the_weights_kept_are_the_best_on_dev(tmp_path):
     assert value == pytest.approx(found["dev_loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_projection_starts_from_its_teacher_and_leaves_it_alone(tmp_path):
     teacher = replace(TINY, objective="MLM", reserved=True)
     run(teacher, tmp_path)
@@ -195,6 +200,7 @@ def test_a_projection_starts_from_its_teacher_and_leaves_it_alone(tmp_path):
     assert weights_path(teacher, tmp_path).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_likelihood_learns(tmp_path):
     found = run(replace(TINY, size=300, updates=100, every=25), tmp_path)
     assert found["entropy"] < found["expected_nll"] < 5 * math.log(5) - 1

@@ -6,6 +6,7 @@ from softbeam.cli import main
 from softbeam.experiments.figure_3_1 import along_a_line
 
 
+@pytest.mark.slow
 def test_only_the_hard_objective_jumps():
     """On a grid twice as fine a continuous function moves half as far at a step; a jump stays."""
 
@@ -24,6 +25,7 @@ def test_sharper_relaxations_are_closer_to_the_hard_objective():
     assert gaps[0] > gaps[1] > gaps[2] and gaps[2] == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_figure_is_drawn(tmp_path, capsys):
     assert main(["report", "figure-3.1", "--out", str(tmp_path / "f.png")]) == 0
     assert (tmp_path / "f.png").stat().st_size > 10_000

@@ -36,6 +36,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_sweep_orders_every_combination_and_keeps_what_is_finished(folder, capsys):
     assert main(words(folder, folder / "out")) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -74,6 +75,7 @@ def test_bad_sweeps_are_one_sentence(folder, capsys, more, said):
     assert said in shown and "\n" not in shown and not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_queue_trains_the_same_weights(folder, capsys):
     assert main(words(folder, folder / "alone", "--seeds", "3")) == 0
     storage = ["--storage", f"sqlite:///{folder}/queue.db", "--seeds", "3"]
@@ -84,6 +86,7 @@ def test_a_queue_trains_the_same_weights(folder, capsys):
         assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+@pytest.mark.slow
 def test_restarts_by_a_queue_keep_the_same_best(folder):
     config = RunConfig(
         data=Tagging(train=str(folder / "a.conll"), dev=str(folder / "b.conll")),

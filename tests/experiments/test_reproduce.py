@@ -19,11 +19,11 @@ from softbeam.runtime.cells import key
 
 
 @pytest.fixture(scope="module")
-def finished(data_dir, tmp_path_factory):
+def finished(few_words, tmp_path_factory):
     """The folder of a table and a figure, and what the commands printed."""
     out = tmp_path_factory.mktemp("reproduce")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(data_dir))
+        patch.setenv("SOFTBEAM_DATA", str(few_words))
         for what in ("table-6.1", "figure-6.1"):
             assert main(command(what, out)) == 0
     return out
@@ -35,9 +35,9 @@ def command(what, out):
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_queue_give_the_same_cells(finished, data_dir, tmp_path, monkeypatch):
+def test_the_workers_of_a_queue_give_the_same_cells(finished, few_words, tmp_path, monkeypatch):
     """Projections wait until the models that they project are there."""
-    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     storage = ["--storage", f"sqlite:///{tmp_path}/queue.db"]
     assert main([*command("table-6.1", tmp_path), *storage]) == 0
     alone, queued = (
@@ -109,8 +109,8 @@ def test_the_figure_is_drawn_and_tabled(finished):
 
 
 @pytest.mark.slow
-def test_only_what_is_missing_is_run_again(finished, data_dir, monkeypatch, capsys):
-    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+def test_only_what_is_missing_is_run_again(finished, few_words, monkeypatch, capsys):
+    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     before = record(finished, "table-6.1")
     files = {path: path.stat().st_mtime_ns for path in (finished / "results").iterdir()}
     gone = finished / "results" / f"{before['cells'][-1]['key']}.json"
@@ -123,9 +123,9 @@ def test_only_what_is_missing_is_run_again(finished, data_dir, monkeypatch, caps
 
 
 @pytest.mark.slow
-def test_all_targets_from_one_command(data_dir, tmp_path, monkeypatch, capsys):
+def test_all_targets_from_one_command(few_words, tmp_path, monkeypatch, capsys):
     """Trained runs first, then every target; the last line counts cells, hours and verdicts."""
-    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
     monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
     monkeypatch.setattr(reproduce, "TARGETS", {what: reproduce.TARGETS[what] for what in few})

@@ -41,14 +41,15 @@ from softbeam.training.recipes import masked_g2p
 from softbeam.training.searches import Greedy
 
 TARGETS = list(CELLS)
+pytestmark = pytest.mark.slow  # the models of `out` are trained first
 
 
 @pytest.fixture(scope="module")
-def out(data_dir, tmp_path_factory):
+def out(few_words, tmp_path_factory):
     """A folder with two barely trained models of letters to phonemes."""
     folder = tmp_path_factory.mktemp("sampling")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(data_dir))
+        patch.setenv("SOFTBEAM_DATA", str(few_words))
         models(Order(folder=folder, seeds=[1, 2], preset="tiny", quiet=True))
         yield folder
 
@@ -146,7 +147,6 @@ def test_a_nucleus_is_counted_and_cooling_cools(out):
     assert shown == [1.0, 0.6, 0.2, 0.05]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", TARGETS)
 def test_every_table_and_figure_comes_out(what, out, capsys):
     words = ["reproduce", what, "--preset", "tiny", "--out", str(out), "--jobs", "1"]
@@ -177,7 +177,6 @@ def test_a_run_of_ones_own_has_chains_instead_of_models(out, capsys):
     assert all(len(v) == 2 for row in record["rows"].values() for v in row.values())
 
 
-@pytest.mark.slow
 def test_finished_chains_are_kept_and_shared(out, monkeypatch):
     words = ["reproduce", "figure-6.2", "--preset", "tiny", "--out", str(out), "--jobs", "1"]
     words += ["--seeds", "2", "--quiet"]

@@ -117,9 +117,9 @@ def test_every_cell_is_in_one_round_and_after_its_start():
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory, data_dir):
+def out(tmp_path_factory, few_words):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(data_dir))
+        patch.setenv("SOFTBEAM_DATA", str(few_words))
         yield tmp_path_factory.mktemp("tables")
 
 

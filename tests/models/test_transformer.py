@@ -79,18 +79,21 @@ def test_conforms(options):
     conformance.own_predictions_fed_back_are_the_greedy_path(decoder, time=5)
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("eos", [None, 2])
 def test_soft_beams_tend_to_the_hard(options, eos):
     conformance.soft_beams_tend_to_the_hard(build(options)(SOURCE), time=3, eos=eos)
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("eos", [None, 1])
 def test_fast_soft_beams_equal_the_reference(options, eos):
     conformance.fast_soft_beams_equal_the_reference(build(options), SOURCE, [4, 2], eos)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [REFERENCE, Form()], ids=["reference", "fast"])
 @pytest.mark.parametrize("eos", [None, 1])
 def test_gradients_through_the_mixed_cache(form, eos):
@@ -119,6 +122,7 @@ def test_a_mixed_cache_is_a_mixture_of_keys_and_values_position_by_position():
             torch.testing.assert_close(b[0], expected)
 
 
+@pytest.mark.slow
 @kinds
 @settings(max_examples=5, deadline=None)
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), extra=st.integers(0, 3))

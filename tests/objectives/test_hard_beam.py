@@ -65,6 +65,7 @@ def test_gradient_reaches_every_parameter(objective):
         assert parameter.grad.abs().sum() > 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", CERTAIN, ids=named)
 @pytest.mark.parametrize("attention", ["fixed", "bahdanau"])
 def test_a_sentence_has_the_same_loss_and_gradient_alone_and_in_a_batch(objective, attention):
@@ -129,6 +130,7 @@ def test_minimum_risk_of_a_beam_by_plain_loops():
         assert found.log["candidates"] == 3 + include
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", ["none", "running", "greedy"])
 @pytest.mark.parametrize("gold_steps", [0, 1])
 def test_the_mean_reinforce_gradient_is_that_of_the_expected_cost(baseline, gold_steps):
@@ -210,6 +212,7 @@ def test_unknown_choices_are_refused(kind, wrong):
         call(kind(**wrong), build(), batch_of([3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", CERTAIN + RANDOM, ids=named)
 def test_configurations_survive_their_file(objective, tmp_path):
     config = RunConfig(finetune=Stage(objective=objective))
@@ -222,6 +225,7 @@ def test_the_knobs_load_without_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "left"),
     [

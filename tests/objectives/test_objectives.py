@@ -94,6 +94,7 @@ def test_gradient_reaches_every_parameter(objective):
         assert parameter.grad.abs().sum() > 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [o for o in OBJECTIVES[4:]], ids=lambda o: type(o).__name__)
 @pytest.mark.parametrize("attention", ["fixed", "bahdanau"])
 def test_a_sentence_has_the_same_loss_and_gradient_alone_and_in_a_batch(objective, attention):

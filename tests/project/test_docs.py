@@ -149,6 +149,7 @@ def recorded(bench: str, found: dict, load: float = 0.1) -> dict:
     }
 
 
+@pytest.mark.slow
 def test_figures_of_the_benchmarks_become_tables(monkeypatch):
     """Of what they really return: a renamed figure is an error, not an empty cell."""
     section = loaded("benchmark_tables").section

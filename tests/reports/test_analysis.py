@@ -345,6 +345,7 @@ def shape(value):
     return [shape(inside) for inside in value] if isinstance(value, list) else None
 
 
+@pytest.mark.slow
 def test_runs_side_by_side(runs, tmp_path, capsys):
     words = ["analyze", str(runs["one"]), str(runs["two"]), "--beams", "3,1", "--limit", "9"]
     assert main([*words, "--out", str(tmp_path), "--quiet", "--json"]) == 0

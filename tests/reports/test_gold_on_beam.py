@@ -73,6 +73,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "k", "eos", "normalize"), CASES)
 def test_recovery_equals_plain_loops(seed, k, eos, normalize):
     for which in range(4):

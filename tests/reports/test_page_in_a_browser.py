@@ -129,6 +129,7 @@ def test_tables_have_published_figures_and_claims_their_verdicts(tmp_path):
     assert json.loads(as_script(TITLE)) == TITLE and "<" not in as_script(TITLE)
 
 
+@pytest.mark.slow
 def test_a_picture_is_what_the_soft_beam_mixes(run):
     made, *others = pictures(run, k=2, alpha=3.0)
     assert len(others) == FEW - 1 and made.number < others[0].number

@@ -56,6 +56,7 @@ GOOD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"),
     [*((name, "exact") for name in GOOD), ("mh", "sampled"), ("gibbs", "sampled")],

@@ -14,6 +14,7 @@ SMALL = ["--words", "2", "--time", "2"]
 WRONG = {"nucleus": "irreducible", "degenerate-gibbs": "invariant"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "energy"),
     [*((name, "local") for name in sorted(KERNELS)), ("block", "raw"), ("degenerate-gibbs", "raw")]
@@ -30,6 +31,7 @@ def test_right_kernels_pass_and_wrong_ones_fail(name, energy, capsys):
     assert failed == [] if code == 0 else WRONG[name] in failed
 
 
+@pytest.mark.slow
 def test_a_kernel_of_ones_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
         "from softbeam.sampling.energies import Tempered\n"

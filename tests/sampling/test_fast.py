@@ -70,6 +70,7 @@ def moved_at_all(made):
 # The same chain
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -106,6 +107,7 @@ def test_the_chain_is_that_of_the_plain_kernel(
     assert_same_chain(records(fast, start, free, **options), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [None, 2])
 @pytest.mark.parametrize("blocks", [ConstantBlocks(), LinearBlocks()], ids=["sites", "blocks"])
 def test_the_chain_of_a_transformer_is_the_same(blocks, early):
@@ -161,6 +163,7 @@ def composed(mlm, start, free):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [None, 2])
 @pytest.mark.parametrize("name", ["sum", "tempered", "constrained", "two models"])
 def test_compositions_profit_too(name, early):
@@ -337,6 +340,7 @@ def test_states_can_be_used_with_gradients():
 # Certificates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 2])
 @pytest.mark.parametrize("early", [None, 1])
 def test_the_transition_matrix_is_that_of_the_plain_kernel(early, block):

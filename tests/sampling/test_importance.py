@@ -33,6 +33,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("score", "vocab", "time"),
     [
@@ -51,6 +52,7 @@ def test_within_three_standard_errors_in_19_of_20_runs(score, vocab, time):
     assert all(0 < f.error < 0.2 for f in found)
 
 
+@pytest.mark.slow
 def test_the_error_is_the_spread_of_independent_runs():
     score, start = pair_score(4, 4, scale=1.5), everything(4, 4)
     found = [
@@ -62,6 +64,7 @@ def test_the_error_is_the_spread_of_independent_runs():
     assert 0.7 < said / spread < 1.4
 
 
+@pytest.mark.slow
 def test_the_mean_weight_is_unbiased_with_few_particles_and_steps():
     """Z itself, not its logarithm: 1,000 runs of two particles and three bridges."""
     score, start = table_score(3, 2, scale=1.0), everything(3, 2)

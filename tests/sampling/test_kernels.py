@@ -84,6 +84,7 @@ def assert_reversible(P, energy):
 # Metropolis-Hastings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", SETS)
 @pytest.mark.parametrize("energy", [RawEnergy(MLM), LocalEnergy(MLM)], ids=["raw", "local"])
 def test_metropolis_hastings_equals_plain_loops(energy, masked):
@@ -97,6 +98,7 @@ def test_metropolis_hastings_equals_plain_loops(energy, masked):
     assert_reversible(P, energy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [SITES[0], SETS[2]])
 @pytest.mark.parametrize(
     "propose",

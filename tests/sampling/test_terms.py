@@ -67,6 +67,7 @@ def test_sources_of_a_strided_energy_belong_to_chains():
     torch.testing.assert_close(energy.chosen(some)(TEXTS[some]), energy(TEXTS)[some])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["metropolis-hastings", "delayed"])
 def test_composed_targets_are_sampled_exactly(kernel):
     """The whole transition matrix, for a target that is near to a text and likes a phrase."""

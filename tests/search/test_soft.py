@@ -45,6 +45,7 @@ def gradients(loss: torch.Tensor, decoder: ToyDecoder) -> list[torch.Tensor]:
 # Limits
 
 
+@pytest.mark.slow
 @names
 @pytest.mark.parametrize("eos", [None, EOS])
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -77,6 +78,7 @@ def test_the_error_falls_as_alpha_grows(eos):
     assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marginal", [False, True])
 @pytest.mark.parametrize("eos", [None, EOS])
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -190,6 +192,7 @@ def test_finished_mass_is_carried_at_the_cost_of_padding(form):
     torch.testing.assert_close(beam.finished, torch.ones_like(beam.finished))
 
 
+@pytest.mark.slow
 @names
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 30.0, 1e5])
 def test_finished_mass_stays_between_0_and_1_and_gradients_finite(alpha, form):
@@ -227,6 +230,7 @@ def test_gradient_reaches_every_parameter(eos, form):
         assert torch.isfinite(grad).all() and grad.abs().sum() > 0
 
 
+@pytest.mark.slow
 @names
 @pytest.mark.parametrize("eos", [None, EOS])
 def test_gradcheck_of_the_loss(eos, form):
@@ -263,6 +267,7 @@ def only(decoder: ToyDecoder, row: int) -> ToyDecoder:
     return alone
 
 
+@pytest.mark.slow
 @names
 @pytest.mark.parametrize("eos", [None, EOS])
 @pytest.mark.parametrize("vocab,k", [(5, 3), (3, 5)])

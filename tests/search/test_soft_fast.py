@@ -56,6 +56,7 @@ decoders = pytest.mark.parametrize("kind", [ToyDecoder, ReadoutToy])
 endings = pytest.mark.parametrize("eos", [None, EOS])
 
 
+@pytest.mark.slow
 @decoders
 @endings
 @pytest.mark.parametrize("normalize", [False, True])
@@ -69,6 +70,7 @@ def test_dense_equals_the_reference(kind, eos, normalize, k, alpha):
         )
 
 
+@pytest.mark.slow
 @decoders
 @endings
 @pytest.mark.parametrize("normalize", [False, True])

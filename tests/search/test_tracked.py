@@ -152,6 +152,7 @@ def some_targets(seed: int, lengths: list[int], eos: int | None, vocab: int = 4)
     return rows, padded, torch.tensor(lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eos", [None, EOS])
 @pytest.mark.parametrize("k", [2, 3, 5])
 @pytest.mark.parametrize("metric", [None, hamming_rate])

@@ -4,6 +4,7 @@ import ast
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,6 @@ import pytest
 import softbeam
 from softbeam.cli import main
 from softbeam.data import catalogue
-from support.bad_input.things import make_good
 
 ROOT = Path(softbeam.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -46,11 +46,6 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
 }
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory) -> Path:
-    return make_good(tmp_path_factory.mktemp("good"))
-
-
 # Extras
 
 
@@ -59,6 +54,7 @@ def test_every_extra_is_tried_here():
     assert {*EXTRAS, "all"} == {*PROJECT["optional-dependencies"]} - for_developers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "package", "words"),
     [(extra, package, w) for extra, (package, *some) in EXTRAS.items() for w in some],
@@ -93,6 +89,7 @@ for found in pkgutil.walk_packages(softbeam.__path__, "softbeam."):
 """
 
 
+@pytest.mark.slow
 def test_no_module_needs_an_extra_to_be_imported():
     brought = [
         re.split(r"[<>=\[]", r)[0] for e in EXTRAS for r in PROJECT["optional-dependencies"][e]
@@ -152,6 +149,7 @@ def test_the_demo_needs_no_network(tmp_path):
     assert not (tmp_path / "network").exists(), (tmp_path / "network").read_text()
 
 
+@pytest.mark.slow
 def test_without_network_and_data_the_demo_says_what_it_lacks(tmp_path):
     """The fence is seen to hold: pip asks for the network in vain."""
     away = {"SOFTBEAM_CACHE": str(tmp_path / "cache"), "PIP_CONFIG_FILE": os.devnull}
@@ -172,8 +170,8 @@ for line in sys.stdin.read().splitlines():
 
 
 @pytest.mark.slow
-def test_everything_runs_from_a_read_only_tree_with_an_unwritable_home(tmp_path):
-    make_good(tmp_path)
+def test_everything_runs_from_a_read_only_tree_with_an_unwritable_home(good, tmp_path):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     lines = [
         f"{TRAIN} --pretrain.epochs 1 --model.hidden 4 --out new",
         "evaluate new --quiet --output new.txt",
@@ -236,6 +234,7 @@ NO_PATHS = {  # addresses, names inside of archives and on hubs: always with a s
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_paths_are_left_to_pathlib_and_texts_are_utf8(path):
     if path.relative_to(ROOT).as_posix() not in NO_PATHS:
@@ -297,6 +296,7 @@ def standard_modules() -> set[str]:
     return found & sys.stdlib_module_names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", interpreters())
 def test_the_source_is_of_every_version_that_is_here(python):
     """Compiled without a warning, and with every module of the standard library it imports."""

@@ -108,6 +108,7 @@ TEXT_READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TEXT_READERS if name.startswith("read_")])
 @FUZZ
 @given(data=damaged(GOOD_TEXT), form=st.sampled_from(["x", "x.gz", "raw.gz"]))
@@ -150,6 +151,7 @@ def test_vocabularies(kind, data, tmp_path):
 CONFIG = to_yaml(RunConfig(finetune=Stage(objective=DirectLoss()))).encode()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(data=st.data())
 def test_configurations(data, tmp_path):
@@ -176,6 +178,7 @@ def run_files(tmp_path_factory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["summary.json", "environment.json", "config.yaml", "metrics.jsonl"]
 )
@@ -190,6 +193,7 @@ def test_what_a_report_reads(name, data, run_files, tmp_path):
     assert found is None or found["name"] == tmp_path.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table-5.3.json", "figure-6.2.json", "figure-6.2.svg"])
 @FEW
 @given(data=st.data())
@@ -372,6 +376,7 @@ FILES = [file for entry in corpora.ENTRIES for file in entry.files]
 KINDS = {str(file.derive): file for file in FILES}  # one file for each way to make one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", KINDS.values(), ids=lambda file: file.name)
 @FUZZ
 @given(content=damaged(zipped()) | damaged(tarred()) | damaged(gzip.compress(GOOD_TEXT)))

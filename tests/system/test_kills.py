@@ -125,6 +125,7 @@ def test_a_signal_lets_sampling_finish_its_sweep(nursery, letters_mlm, tmp_path,
     assert out.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_old_summary_is_not_taken_for_that_of_new_samples(nursery, letters_mlm, tmp_path):
     """The file is begun anew, and killed before its first checkpoint."""
     out = tmp_path / "s.jsonl"

@@ -64,6 +64,7 @@ def wrong_call(name: str, options: dict[str | None, ast.expr]) -> list[str]:
     return [name] if wrong else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_source_runs_no_code_out_of_files(path):
     assert dangers(path.read_text(encoding="utf-8")) == []

@@ -12,6 +12,7 @@ from support.small_data import write_data
 from support.small_runs import train_words
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is_and_other_settings_are_refused(tmp_path, capsys):
     data, out = write_data(tmp_path), tmp_path / "run"
     assert main(train_words(data, out)) == 0

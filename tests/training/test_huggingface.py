@@ -150,6 +150,7 @@ def trained(folder, make, objective, *, resume=None, **knobs):
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", SEQ2SEQ, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_with_cross_entropy_it_is_the_ordinary_trainer(tmp_path, make, accumulation):
@@ -166,6 +167,7 @@ def test_with_cross_entropy_it_is_the_ordinary_trainer(tmp_path, make, accumulat
     assert any((before[name] - ours[name]).abs().max() > 1e-4 for name in before)
 
 
+@pytest.mark.slow
 def test_objectives_learn_and_are_logged(tmp_path):
     """The expected cost of a task with one right answer falls."""
     objective = DirectLoss(k=2, alpha=Constant(value=2.0), diagnose_every=1)
@@ -176,6 +178,7 @@ def test_objectives_learn_and_are_logged(tmp_path):
     assert last < 0.6 * first, (first, last)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_repeats_its_random_choices(tmp_path):
     whole = trained(tmp_path, t5, ALWAYS).model.state_dict()
     again = trained(tmp_path, t5, ALWAYS, resume=str(tmp_path / "checkpoint-3")).model.state_dict()
@@ -184,6 +187,7 @@ def test_a_resumed_run_repeats_its_random_choices(tmp_path):
     assert not all(torch.equal(whole[name], other[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_ordinary_folders(tmp_path):
     trainer = trained(tmp_path, marian, DirectLoss(k=2))
     folder = tmp_path / "checkpoint-6"

@@ -130,6 +130,7 @@ def test_a_stage_that_never_feeds_own_predictions_says_so(config, tmp_path, caps
         assert (said in capsys.readouterr().err) is told
 
 
+@pytest.mark.slow
 def test_restarts_keep_the_best_on_dev(config, tmp_path):
     out = tmp_path / "x"
     summary = many.train(replace(config, restarts=2), out, quiet=True)
@@ -170,6 +171,7 @@ def test_optimizers(name):
     assert type(made).__name__.lower() == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subwords", [0, 60])
 def test_translation_from_two_files(tmp_path, subwords):
     """Copying three-letter words: learnt with words and with subwords."""

@@ -62,6 +62,7 @@ def small(seed=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hide", [hidden_at_rate, hidden_uniformly])
 def test_a_model_learns_and_the_same_seed_gives_the_same_model(hide):
     texts, models = counting_texts(), [small(), small()]

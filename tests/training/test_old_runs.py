@@ -48,6 +48,7 @@ def test_an_old_run_decodes(folder, capsys):
     ]  # as the code of that time had it
 
 
+@pytest.mark.slow
 def test_an_old_run_that_was_stopped_goes_on_to_the_same_end(folder):
     words = json.loads((folder / "finished" / "environment.json").read_text())["command"][1:-1]
     new = {"--select.method": "--select", "--select.beam": "--select.k"}  # flags were renamed

@@ -213,6 +213,7 @@ def test_what_is_finite_passes():
             check_step(loss, norm)
 
 
+@pytest.mark.slow
 def test_long_sentences_are_cut():
     assert quoted(["a" * 200, "b"]) == repr("a" * 80 + "…") + ", 'b'"
     assert quoted(["a", "b", "c", "d"]) == "'a', 'b', 'c' and 1 more"

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,9 @@ import pytest
 from softbeam.cli import COMMANDS, main
 from support.bad_input.case import Case
 from support.bad_input.input import CASES
-from support.bad_input.things import DATA, make_good
+from support.bad_input.things import DATA
 
 LONGEST = 600  # letters of a sentence
-
-
-@pytest.fixture(scope="session")
-def good(tmp_path_factory) -> Path:
-    return make_good(tmp_path_factory.mktemp("good"))
 
 
 def prepare(case: Case, good: Path, folder: Path) -> None:
@@ -59,7 +55,18 @@ def check_sentence(case: Case, code: int, err: str) -> None:
     assert not missing, (missing, lines[0])
 
 
-@pytest.mark.parametrize("name", CASES)
+def every_case() -> list:
+    """Every case by name; `make quick` runs the first of each command."""
+    seen: set[str] = set()
+    marked = []
+    for name, case in CASES.items():
+        command = shlex.split(case.words)[0]
+        marked.append(pytest.param(name, marks=[pytest.mark.slow] if command in seen else []))
+        seen.add(command)
+    return marked
+
+
+@pytest.mark.parametrize("name", every_case())
 def test_bad_input_is_one_sentence_and_leaves_nothing(name, good, tmp_path, monkeypatch, capsys):
     case = CASES[name]
     prepare(case, good, tmp_path)
@@ -69,6 +76,8 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(name, good, tmp_path, monk
         monkeypatch.setenv(variable, value)
     if case.stdin is not None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin)))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     before = on_disk(tmp_path)
     code = main(shlex.split(case.words))
     check_sentence(case, code, capsys.readouterr().err)
@@ -84,6 +93,7 @@ def test_the_corpus_is_large_and_of_every_command():
     assert all(case.says and all(case.says) for case in CASES.values()), "each says something"
 
 
+@pytest.mark.slow
 def test_the_good_things_are_good(good, tmp_path, monkeypatch, capsys):
     """So that each case fails by what is broken in it."""
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)

@@ -31,6 +31,7 @@ def case():
     return Setting(mlm.double().eval(), tokens, torch.ones_like(tokens).bool())
 
 
+@pytest.mark.slow
 def test_all_forms_have_the_chain_of_the_plain_loops(case):
     found = identical(case, steps=30)
     assert found == dict.fromkeys(FORMS, True)
@@ -39,6 +40,7 @@ def test_all_forms_have_the_chain_of_the_plain_loops(case):
     assert sum(int(info.moved.sum()) for info in infos) > 5  # it went somewhere
 
 
+@pytest.mark.slow
 def test_another_chain_is_seen(case, monkeypatch):
     """Must fail: a fast kernel of another temperature."""
 
@@ -65,8 +67,10 @@ def test_each_site_comes_once_in_a_sweep():
 
 
 @pytest.mark.slow
-def test_the_trained_model_is_kept_and_the_command_reports(data_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
+def test_the_trained_model_is_kept_and_the_command_reports(
+    few_words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path))
     first = trained_mlm(updates=2, quiet=True)
     assert len(first.vocabulary) == 5899 and first.model.allowed.sum() == 5894

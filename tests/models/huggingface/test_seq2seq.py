@@ -62,6 +62,7 @@ def test_conforms(make):
     conformance.own_predictions_fed_back_are_the_greedy_path(decoder, time=4)
 
 
+@pytest.mark.slow
 @families
 def test_soft_beams_tend_to_the_hard(make):
     adapter = HfSeq2Seq(random(make))
@@ -69,12 +70,14 @@ def test_soft_beams_tend_to_the_hard(make):
         conformance.soft_beams_tend_to_the_hard(adapter(SOURCE), time=3, eos=adapter.eos)
 
 
+@pytest.mark.slow
 @families
 def test_fast_soft_beams_equal_the_reference(make):
     adapter = HfSeq2Seq(random(make))
     conformance.fast_soft_beams_equal_the_reference(adapter, SOURCE, [3, 2], adapter.eos)
 
 
+@pytest.mark.slow
 @families
 def test_gradients_through_the_mixed_cache(make):
     conformance.gradients_flow_through_the_mixed_cache(HfSeq2Seq(random(make)), SOURCE)

@@ -57,6 +57,7 @@ class Killed(Exception):
     """Stands for a kill: nothing is cleaned up."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["mh", "gibbs", "delayed", "exact-gibbs"])
 @pytest.mark.parametrize("every", [0.0, 1e9])
 def test_after_a_kill_the_same_bytes_go_on(mlm, tmp_path, monkeypatch, kernel, every):
@@ -145,6 +146,7 @@ def test_an_unwritable_place_is_a_sentence(mlm, tmp_path):
 # The report
 
 
+@pytest.mark.slow
 def test_the_summary_is_of_the_sweeps_after_the_burn_in(mlm, tmp_path):
     out = tmp_path / "s.jsonl"
     config = SamplingConfig(chains=4, sweeps=30, burn_in=6)
@@ -174,6 +176,7 @@ def test_the_summary_is_of_the_sweeps_after_the_burn_in(mlm, tmp_path):
         finished(out, header_of(config, threads=2))
 
 
+@pytest.mark.slow
 def test_what_is_stuck_and_what_disagrees_is_said(mlm, tmp_path):
     config = SamplingConfig(chains=4, sweeps=12, burn_in=2, nucleus=0.3, start="random")
     out = tmp_path / "s.jsonl"

@@ -1,5 +1,6 @@
 """Sampling from real masked language models, of antibodies and of chemical reactions."""
 
+import pytest
 import torch
 
 from softbeam.sampling.energies import LocalEnergy
@@ -11,6 +12,7 @@ HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"  # how most human heavy chains begin
 AMINO = set("ACDEFGHIKLMNPQRSTVWY")
 
 
+@pytest.mark.slow
 def test_an_antibody_is_repaired(real):
     """Three gaps in a framework region: the joint mode is what nearly all antibodies have."""
     text = HEAVY[:10] + "[MASK][MASK]" + HEAVY[12:16] + "[MASK]" + HEAVY[17:]
@@ -33,6 +35,7 @@ def test_a_real_model_samples_letters_at_its_gaps_alone(real):
         torch.testing.assert_close(record.state.energy.to(own), own, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_ester_is_completed(real):
     text = "CC(=O)O.OCC>>CC(=O)[MASK]CC"
     found = infill(real("rxnmapper"), text, samples=16, burn_in=2, chains=4)

@@ -55,6 +55,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_only_gaps_change_and_only_letters_stand_there(mlm, variant):
     made, records = run(mlm, TEXTS, replace(SMALL, **VARIANTS[variant]))
@@ -85,6 +86,7 @@ def test_everything_may_be_free_and_then_only_the_frame_stays(mlm):
     assert not torch.equal(last, made.tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["mh", "gibbs", "exact-gibbs", "delayed"])
 @pytest.mark.parametrize("start", ["in-turn", "greedy", "random"])
 def test_allowed_tokens_alone_are_sampled(mlm, kernel, start):
@@ -128,6 +130,7 @@ def distance(found: Counter, expected: dict[str, float]) -> float:
     return sum(abs(found[k] / total - expected.get(k, 0.0)) for k in keys) / 2
 
 
+@pytest.mark.slow
 def test_texts_of_different_lengths_at_once_have_the_laws_of_each_alone(mlm):
     """Against enumeration; another text beside it, longer or shorter, changes nothing."""
     texts = ["A[MASK]", "ACD[MASK]EFG", "L[MASK]"]  # of quick chains: 8 sweeps forget a start
@@ -180,6 +183,7 @@ def test_an_edit_distance_may_be_to_a_text_of_another_length(mlm):
     assert term(mlm.encode(["LK"]).tokens).tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_infilling_is_of_the_joint_distribution(mlm):
     text = "A[MASK]C[MASK]"
     found = infill(mlm, text, samples=4000, chains=100, burn_in=5)

@@ -1,6 +1,6 @@
 """What a case of bad input is, and how many are written down at once.
 
-A case runs in a copy of the folder that `bad_things.make_good` makes. Its files are written there
+A case runs in a copy of the folder that `things.make_good` makes. Its files are written there
 first: bytes, a change of the file that is there, None to remove it; a name that ends with a slash
 is a folder.
 """
