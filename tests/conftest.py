@@ -19,7 +19,7 @@ TENSORS = (
     "experiments.bench experiments.energies.cells experiments.samplers.cells reports.analysis "
     "reports.gold_on_beam sampling.certificates sampling.tiny sampling.chains "
     "sampling.compatibility sampling.diagnostics sampling.energies sampling.fast "
-    "sampling.importance sampling.kernels sampling.mask_predict sampling.masking "
+    "sampling.importance sampling.kernels sampling.masked_search sampling.masking "
     "sampling.proposals sampling.terms sampling.texts.infill "
     "sampling.texts.sampler sampling.texts.score sampling.texts.summary"
 )

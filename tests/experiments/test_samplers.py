@@ -32,7 +32,7 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.sampling.chains import Plan, fill_randomly, run_chains
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.kernels import metropolis_hastings
-from softbeam.sampling.mask_predict import mask_predict
+from softbeam.sampling.masked_search import mask_predict
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.training.config import to_yaml
 from softbeam.training.kinds import KINDS

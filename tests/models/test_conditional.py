@@ -11,7 +11,7 @@ from softbeam.models.conditional_masked import ConditionalMlm
 from softbeam.models.layers import Attention, TransformerShape
 from softbeam.objectives.losses.masked import hidden_uniformly
 from softbeam.objectives.masked import UniformMasking
-from softbeam.sampling.mask_predict import likeliest_lengths, mask_predict, mask_predict_decode
+from softbeam.sampling.masked_search import likeliest_lengths, mask_predict, mask_predict_decode
 from softbeam.schedules import Moment
 from softbeam.types import Batch, MaskedLM
 from support.torch_layers import twins

@@ -86,7 +86,7 @@ def test_the_api_pages_are_those_of_the_doors():
         entries = re.findall(
             r"^\.\. auto(?:class|function|data):: (\w+)", generated[api.file(door)], re.M
         )
-        assert entries == api.described(door) and entries
+        assert entries == api.described(door) and (entries or door == "softbeam")
 
 
 @pytest.mark.parametrize("page", ["decoder", "energy", "objective", "kernel"])

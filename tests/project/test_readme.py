@@ -31,8 +31,8 @@ WORK = {  # the function that does a command's work, once its words are understo
     "sweep": "softbeam.experiments.grid_search.sweep",
     "worker": "softbeam.runtime.job_queue.opened",
     "worker --submit": "softbeam.runtime.workers.submit",
-    "evaluate": "softbeam.training.runs.load",
-    "decode": "softbeam.training.runs.load",
+    "evaluate": "softbeam.training.runs.load_run",
+    "decode": "softbeam.training.runs.load_run",
     "analyze": "softbeam.reports.analysis.analyze",
     "certify": "softbeam.sampling.certified_kernels.certificates",
     "models": "softbeam.models.catalogue.fetch",
@@ -51,6 +51,7 @@ class Understood(Exception):
     """A command got as far as its work."""
 
 
+@pytest.mark.slow
 def test_the_readmes_python_prints_what_it_says(real, monkeypatch, tmp_path):
     real("sapiens-vh")  # or a skip that says why
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path / "cache"))

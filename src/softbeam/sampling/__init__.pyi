@@ -36,7 +36,7 @@ from .kernels import (
     metropolis_hastings as metropolis_hastings,
     replica_exchange as replica_exchange,
 )
-from .mask_predict import mask_predict as mask_predict
+from .masked_search import mask_predict as mask_predict
 from .proposals import (
     MaskedConditionals as MaskedConditionals,
     UniformProposals as UniformProposals,
@@ -48,4 +48,4 @@ from .terms import (
 )
 from .texts.api import Samples as Samples, infill as infill, sample as sample, score as score
 from .texts.settings import SamplingConfig as SamplingConfig
-from .tiny import TinyMLM as TinyMLM
+from .tiny import TinyMLM as TinyMLM, every_text as every_text

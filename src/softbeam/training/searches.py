@@ -16,13 +16,13 @@ from softbeam.objectives.base import check_beam
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    import softbeam.sampling.mask_predict as masked_search
+    import softbeam.sampling.masked_search as masked_search
     from softbeam import types
     from softbeam.search import decoders, hard
     from softbeam.search.soft import decode as soft
 else:
     types = lazy("softbeam.types")
-    masked_search = lazy("softbeam.sampling.mask_predict")
+    masked_search = lazy("softbeam.sampling.masked_search")
     decoders, hard = lazy("softbeam.search.decoders"), lazy("softbeam.search.hard")
     soft = lazy("softbeam.search.soft.decode")
 

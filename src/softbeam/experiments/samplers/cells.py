@@ -39,7 +39,7 @@ from softbeam.sampling.chains import (
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fast import SiteCache, fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
-from softbeam.sampling.mask_predict import likeliest_lengths, mask_predict
+from softbeam.sampling.masked_search import likeliest_lengths, mask_predict
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning
 from softbeam.schedules import Linear
 from softbeam.tensors import length_mask
