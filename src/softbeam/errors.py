@@ -1,11 +1,11 @@
-"""The one exception that the command line turns into a sentence and exit code 2."""
+"""Errors that the command line prints as one line, and checks of ranges."""
 
 import math
 from importlib.util import find_spec
 
 
 class UserError(Exception):
-    """Something the user can mend: names the thing, the value and the limit, in one sentence."""
+    """An error that the user can fix; the message names the setting, its value and the limit."""
 
 
 class Interrupted(Exception):

@@ -18,9 +18,9 @@ from softbeam.runtime.signals import ending, signum_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command: 0 on success, 2 and one sentence for what a user can mend.
+    """Run a command: returns 0 on success, and 2 after a line on standard error for a user error.
 
-    A signal that asks to stop is a sentence too, and 128 plus its number: 130 or 143.
+    A signal that asks to stop prints a line too, and gives 128 plus its number: 130 or 143.
     """
     if argv is None:
         write_utf8()
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except OSError as error:  # of a disk or folder that nobody foresaw
+    except OSError as error:  # an unforeseen problem with a disk or folder
         where = f"{error.filename}: " if error.filename else ""
         said = " ".join((error.strerror or str(error)).split())
         print(f"softbeam {words[0]}: {where}{said}", file=sys.stderr)

@@ -105,7 +105,9 @@ def analyze(words: list[str]) -> int:
         default=None,
         help="normalized scores; as each run's select",
     )
-    made.add_argument("--limit", type=int | None, default=None, help="only the first so many")
+    made.add_argument(
+        "--limit", type=int | None, default=None, help="use only the first LIMIT examples"
+    )
     made.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
     made.add_argument("--threads", type=int, default=1, help="processor threads")
     made.add_argument("--quiet", action="store_true", help="no progress")

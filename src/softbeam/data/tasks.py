@@ -64,7 +64,7 @@ class Task(ABC):
 
     Args:
         max_length: leave out training examples with more source or target tokens than this.
-        limit: use only the first so many training examples.
+        limit: number of training examples to use, from the first.
         skip_bad: count and report malformed lines instead of stopping at the first.
     """
 

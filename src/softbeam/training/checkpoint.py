@@ -71,7 +71,7 @@ def optimizer_state(tensors: Mapping[str, Tensor], optimizer: Any) -> dict[int, 
 
 
 def fitting(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tensor:
-    """A checkpoint's tensor, which has this shape and only finite numbers; or a sentence."""
+    """Return a checkpoint's tensor; raises UserError if shape or numbers are not as expected."""
     saved = tensors.get(name)
     if saved is None:
         raise UserError(f"the checkpoint has no {name}, of shape {tuple(shape)}")
@@ -128,7 +128,7 @@ class Point(NamedTuple):
 
 
 def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
-    """The point that a checkpoint's facts are, or a sentence."""
+    """Read the point of training from a checkpoint's facts; raises UserError if damaged."""
     try:
         point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
         counts = (point.stage, point.epoch, point.groups, point.update, point.logged, point.skipped)

@@ -78,7 +78,7 @@ class RunConfig:
         warm_start: folder of another run whose weights replace the first stage.
         select: the search that scores dev after each epoch.
         seed: of weights, batches and everything random.
-        restarts: train with so many seeds and keep the best on dev.
+        restarts: number of seeds to train; the best on dev is kept.
         threads: processor threads; small models are faster with one.
         device: where to train; auto takes an accelerator if there is one.
         precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
