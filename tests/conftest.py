@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from support.requirements import absent
@@ -25,6 +26,8 @@ TENSORS = (
 )
 hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
 torch.set_num_threads(1)
+settings.register_profile("softbeam", deadline=None)  # no test fails because a machine is slow
+settings.load_profile("softbeam")
 
 
 @pytest.fixture(scope="session")

@@ -73,5 +73,5 @@ def test_single_precision_is_read_as_it_is():
 
 def test_unique_texts():
     assert unique_ratio(["a", "b", "a", "a"]) == 0.5
-    with pytest.raises(ValueError, match="none"):
+    with pytest.raises(ValueError, match="at least 1"):
         unique_ratio([])
