@@ -2,9 +2,9 @@
 
     python examples/finetune_marian.py --out runs/marian
 
-The model is trained from scratch, since a checkpoint may not be at hand; with one, replace `model`
-and `tokenizer` by `AutoModelForSeq2SeqLM.from_pretrained(...)` and its tokenizer. Each stage ends
-as an ordinary Hugging Face folder; a stage that is there already is not trained again.
+The model is trained from scratch, so that no checkpoint is needed. To use one, replace `model` and
+`tokenizer` by `AutoModelForSeq2SeqLM.from_pretrained(...)` and its tokenizer. Each stage writes an
+ordinary Hugging Face folder; a stage whose folder exists is not trained again.
 """
 
 import argparse
@@ -31,17 +31,14 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from softbeam.data.tasks import Translation
-from softbeam.objectives.base import Objective
-from softbeam.objectives.costs import Windowed
-from softbeam.objectives.likelihood import CrossEntropy
-from softbeam.objectives.soft_beam import DirectLoss
+from softbeam import CrossEntropy, DirectLoss, SearchAwareTrainer
+from softbeam.data import Translation
+from softbeam.objectives import Objective, Windowed
 from softbeam.schedules import Constant
-from softbeam.training.huggingface import SearchAwareTrainer
 from softbeam.training.metrics import bleu
 
 START = CrossEntropy(smoothing=0.1)
-LOCAL = DirectLoss(  # the direct loss has the noisier gradient: much cross-entropy beside it
+LOCAL = DirectLoss(  # its gradient is noisy: a large weight of cross-entropy keeps it stable
     k=3,
     alpha=Constant(value=1.0),
     cost=Windowed(),
@@ -59,17 +56,21 @@ STAGES: dict[str, Objective] = {  # each from the same start, for the same numbe
 
 
 def main(words: list[str] | None = None) -> dict[str, float]:
-    """BLEU of each stage on the test split."""
-    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("--out", type=Path, default=Path("runs/marian"))
-    made.add_argument("--width", type=int, default=192)
-    made.add_argument("--layers", type=int, default=3)
-    made.add_argument("--vocabulary", type=int, default=6000)
-    made.add_argument("--limit", type=int, default=None, help="training pairs, all if not given")
-    made.add_argument("--test", type=int, default=None, help="test sentences, all if not given")
-    made.add_argument("--epochs", type=float, default=10, help="of cross-entropy")
-    made.add_argument("--more-epochs", type=float, default=1, help="of each of the other stages")
-    options = made.parse_args(words)
+    """Train all stages; returns the BLEU of each on the test split."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/marian"))
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--vocabulary", type=int, default=6000)
+    parser.add_argument(
+        "--limit", type=int, default=None, help="number of training pairs (default: all)"
+    )
+    parser.add_argument(
+        "--test", type=int, default=None, help="number of test sentences (default: all)"
+    )
+    parser.add_argument("--epochs", type=float, default=10, help="epochs of cross-entropy")
+    parser.add_argument("--more-epochs", type=float, default=1, help="epochs of each other stage")
+    options = parser.parse_args(words)
     torch.set_num_threads(1)
     corpus = Translation(limit=options.limit).load()
     pairs = {
@@ -87,27 +88,27 @@ def main(words: list[str] | None = None) -> dict[str, float]:
             tokenizer = AutoTokenizer.from_pretrained(start)
             more = options.out / name
             train(model, tokenizer, pairs["train"], objective, more, options.more_epochs, lr=5e-5)
-    found = {}
+    scores = {}
     for name in ("cross-entropy", *STAGES):
-        found[name] = test_bleu(options.out / name, pairs["test"][: options.test])
-        print(f"{name:20} BLEU {found[name]:.2f}", flush=True)
-    return found
+        scores[name] = test_bleu(options.out / name, pairs["test"][: options.test])
+        print(f"{name:20} BLEU {scores[name]:.2f}", flush=True)
+    return scores
 
 
 def make_tokenizer(pairs: list[tuple[str, str]], size: int) -> PreTrainedTokenizerFast:
-    """Byte-pair units of both languages together; every text ends with </s>."""
-    made = Tokenizer(models.BPE(unk_token="<unk>"))
-    made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
+    """Train byte-pair units on both languages together; every text ends with </s>."""
+    units = Tokenizer(models.BPE(unk_token="<unk>"))
+    units.normalizer = normalizers.NFC()
+    units.pre_tokenizer = pre_tokenizers.Metaspace()
+    units.decoder = decoders.Metaspace()
     special = ["<pad>", "</s>", "<unk>"]
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-    made.train_from_iterator((text for pair in pairs for text in pair), trainer)
-    made.post_processor = processors.TemplateProcessing(
+    units.train_from_iterator((text for pair in pairs for text in pair), trainer)
+    units.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
     names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=units, **names)
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, options: argparse.Namespace) -> MarianMTModel:
@@ -141,7 +142,7 @@ def train(
     *,
     lr: float,
 ) -> None:
-    """One stage, with `softbeam.training.huggingface.SearchAwareTrainer`."""
+    """Train one stage and save it."""
     sources, targets = zip(*pairs, strict=True)
     rows = tokenizer(list(sources))
     labels = tokenizer(list(targets))["input_ids"]
@@ -176,15 +177,15 @@ def train(
 
 @torch.no_grad()
 def test_bleu(folder: Path, pairs: list[tuple[str, str]], k: int = 3) -> float:
-    """With nothing of softbeam but the metric: the folder is an ordinary one."""
+    """Decode with Hugging Face alone: the folder is an ordinary one."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     outputs: list[str] = []
     for i in range(0, len(pairs), 50):
         batch = tokenizer([a for a, _ in pairs[i : i + 50]], return_tensors="pt", padding=True)
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        found = model.generate(**inputs, num_beams=k, max_new_tokens=60)
-        outputs += tokenizer.batch_decode(found, skip_special_tokens=True)
+        generated = model.generate(**inputs, num_beams=k, max_new_tokens=60)
+        outputs += tokenizer.batch_decode(generated, skip_special_tokens=True)
     return float(bleu(outputs, [[b] for _, b in pairs])["score"])
 
 
