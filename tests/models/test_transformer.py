@@ -99,14 +99,12 @@ def test_fast_soft_beams_equal_the_reference(options, eos):
 def test_gradients_through_the_mixed_cache(form, eos):
     model = build({"layers": 1, "width": 4, "hidden": 4})
     costs = torch.rand(2, 3, 7, generator=torch.Generator().manual_seed(1)).double()
-    parameters = [model.decoder[0].attention.key_value.weight, *model.parameters()]
 
     def loss(*_):
         return soft_beam_loss(model(SOURCE), costs, k=2, alpha=0.5, eos=eos, form=form)
 
-    knobs = {"check_undefined_grad": False}
-    assert torch.autograd.gradcheck(loss, parameters[:1], **knobs)
-    assert torch.autograd.gradcheck(loss, parameters[1:], **knobs, fast_mode=True)
+    knobs = {"check_undefined_grad": False, "fast_mode": True}  # along random directions
+    assert torch.autograd.gradcheck(loss, [*model.parameters()], **knobs)
 
 
 def test_a_mixed_cache_is_a_mixture_of_keys_and_values_position_by_position():

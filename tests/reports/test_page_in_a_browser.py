@@ -57,7 +57,7 @@ OPERATE = """<script>window.addEventListener("load", () => {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(few_words, tmp_path_factory):
     """A small tagger whose second stage is a soft beam."""
     base = stress()
     config = replace(
@@ -69,8 +69,10 @@ def run(tmp_path_factory) -> Path:
         log_every=1,
     )
     folder = tmp_path_factory.mktemp("runs") / "tagger"
-    train(config, folder, quiet=True)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        train(config, folder, quiet=True)
+        yield folder
 
 
 def samples(path: Path) -> Path:
