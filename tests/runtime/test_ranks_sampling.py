@@ -20,7 +20,7 @@ from support.tiny_bert import letter_mlm, write_letter_mlm
 SCRIPT = """
 import contextlib, json, sys
 from pathlib import Path
-from softbeam import ranks
+from softbeam.runtime import ranks
 from softbeam.cli import main
 
 folder = Path(sys.argv[1])

@@ -7,7 +7,7 @@ from support.memory import Measured, growth, sampling, slope, watched
 WARM, ENOUGH = 40_000, 120_000  # bytes of samples, about 180 and 550 lines
 LIMIT = 1.0  # megabytes in between: 3 kB a line
 LEAK = """
-from softbeam import sample_files
+from softbeam.sampling.texts import files as sample_files
 plain, kept = sample_files.as_line, []
 def leaky(value):
     kept.append(bytearray(10_000))
