@@ -1,8 +1,8 @@
-"""The benchmarks page: records of `softbeam bench … --json` as tables.
+"""Make the benchmarks page: records of `softbeam bench … --json` as tables.
 
 `python docs/benchmark_tables.py soft-beam --model transformer` runs a benchmark and writes its
-record, `docs/benchmarks/soft-beam-transformer.json`: what it found, and where, when and beside how
-much other work it was found.
+record, `docs/benchmarks/soft-beam-transformer.json`: the figures, the machine, the time, and the
+load of the machine before the run.
 """
 
 import json
@@ -18,7 +18,7 @@ QUIET = 0.5  # load average below which nothing else was running
 
 
 class Bench(NamedTuple):
-    """How a benchmark's figures are shown: for each list of rows, headings and where values are."""
+    """The tables of a benchmark: for each list of rows, the headings and the keys of the values."""
 
     title: str
     what: str
@@ -113,7 +113,7 @@ BENCHES = {
 
 
 def page(folder: Path) -> str:
-    """A section for each record of the folder, in the order of the benchmarks."""
+    """Write a section for each record of the folder, in the order of the benchmarks."""
     records = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
     ]
@@ -122,7 +122,7 @@ def page(folder: Path) -> str:
 
 
 def section(record: Mapping[str, Any]) -> str:
-    """One record as Markdown: what was run, where, and its tables."""
+    """Write a record as Markdown: what was run, where, and its tables."""
     bench, found = BENCHES[record["bench"]], record["found"]
     parts = [f"## {bench.title}", bench.what, circumstances(record)]
     for name, columns in bench.tables.items():
@@ -133,7 +133,7 @@ def section(record: Mapping[str, Any]) -> str:
 
 
 def circumstances(record: Mapping[str, Any]) -> str:
-    """The command, the machine, and whether it was quiet."""
+    """Write the command, the machine, and whether the machine was quiet."""
     machine, load = record["environment"], record["load"]
     facts = [
         f"`{record['command']}`",
@@ -149,7 +149,7 @@ def circumstances(record: Mapping[str, Any]) -> str:
 
 
 def spread(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row with dotted names for what is nested in it, or one for each of its forms."""
+    """Flatten a row: dotted names for nested values, or a row for each of its forms."""
     forms = row.get("forms", {"": {}})
     for name, values in forms.items():
         yield dict(flattened({**row, "forms": values})) | {"forms": name}
@@ -164,7 +164,7 @@ def flattened(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 def table(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> str:
-    """Rows below headings; columns of memory, which can be left unmeasured, only where they are."""
+    """Write a table; columns of memory are left out if they were not measured."""
     measured = {h: key for h, key in columns.items() if "mb" not in key or key in rows[0]}
     lines = [list(measured), ["---"] * len(measured)]
     lines += [[shown(row[key]) for key in measured.values()] for row in rows]
@@ -172,7 +172,7 @@ def table(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Three digits that matter, whole thousands, words as they are."""
+    """Format a value: three significant digits, thousands as integers, words unchanged."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float) and abs(value) >= 1000:
@@ -181,7 +181,7 @@ def shown(value: Any) -> str:
 
 
 def record(words: list[str], folder: Path = FOLDER) -> Path:
-    """Run `softbeam bench WORDS --json` in a process of its own and keep what it says."""
+    """Run `softbeam bench WORDS --json` in a process of its own and write its record."""
     from softbeam.runtime.environment import environment
 
     load, facts = os.getloadavg()[0], environment()

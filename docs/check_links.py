@@ -1,6 +1,6 @@
-"""Do all links inside the built site lead somewhere? `python docs/check_links.py docs/_build/html`
+"""Check the links inside the built site: `python docs/check_links.py docs/_build/html`.
 
-Also whether a page loads anything from elsewhere: the site has to work offline.
+A page that loads anything from another site is a fault too: the site has to work offline.
 """
 
 import sys
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page can be linked to by, what it links to, and what it loads."""
+    """The anchors of a page, its links, and what it loads."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -38,7 +38,7 @@ class Broken(NamedTuple):
 
 
 def broken(site: Path) -> list[Broken]:
-    """The links of all pages that lead nowhere, and what they load from elsewhere."""
+    """List the links of all pages that lead nowhere, and what pages load from other sites."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     return [
         Broken(str(path.relative_to(site)), link, why)
@@ -49,7 +49,7 @@ def broken(site: Path) -> list[Broken]:
 
 
 def fault(link: str, path: Path, pages: dict[Path, Page], *, loaded: bool) -> str:
-    """What is wrong with a link of the page at a path; nothing is an empty string."""
+    """Say what is wrong with a link of the page at a path; an empty string if nothing is."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return "loaded from elsewhere" if loaded and parts.scheme != "data" else ""

@@ -1,4 +1,4 @@
-"""Reproduced tables: the records of `softbeam reproduce` below `results`, and all verdicts."""
+"""Make the page of reproduced tables: the records of `softbeam reproduce`, and all verdicts."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 
 def page(results: Path) -> str:
-    """How many claims hold, then a section for each record, in the order of the thesis."""
+    """Write how many claims hold, then a section for each record, in the order of the thesis."""
     records = {path: read(path) for path in sorted(results.rglob("*.json"), key=place)}
     sections = [section(path, record, results) for path, record in records.items()]
     return "\n".join([counts(records, results), *sections])
@@ -26,7 +26,7 @@ def read(path: Path) -> Record:
 
 
 def counts(records: Mapping[Path, Record], results: Path) -> str:
-    """How many claims hold, in all and record by record."""
+    """Count the claims that hold, in all and record by record."""
     found = {
         heading(path, results): Counter(claim["verdict"] for claim in record["claims"])
         for path, record in records.items()
@@ -44,7 +44,7 @@ def heading(path: Path, results: Path) -> str:
 
 
 def section(path: Path, record: Record, results: Path) -> str:
-    """A record as Markdown: what it is of, where it comes from, figures, verdicts, picture."""
+    """Write a record as Markdown: title, origin, figures, verdicts, picture."""
     what, name = TARGETS[record["target"]], heading(path, results)
     parts = [
         f"## {name}",
@@ -67,7 +67,7 @@ def origin(record: Record) -> str:
 
 
 def beside(record: Record) -> str:
-    """Our means and spreads over the repetitions, the published figures in brackets."""
+    """Write our means and spreads over the repetitions, with the published figures in brackets."""
     rows = pairs(record["rows"], record["published"], record["digits"])
     lines = [
         [name, *(f"{ours} ({printed})" if printed else ours for ours, printed in row)]

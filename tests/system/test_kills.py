@@ -151,6 +151,6 @@ def test_a_signal_ends_a_grid_and_keeps_what_is_finished(nursery, tmp_path, sign
     end = nursery.life(grid_words(out), Aim("cell", 3, signum=signum))
     assert (end.code, end.hit) == (code, "cell")
     assert end.said == (
-        "softbeam reproduce: stopped; the same command goes on with what is finished\n"
+        "softbeam reproduce: stopped; the same command continues after what is finished\n"
     )
     assert len(finished_cells(out)) == 2

@@ -58,13 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 GOES_ON = dict.fromkeys(
-    ("compare", "sweep", "reproduce"), "stopped; the same command goes on with what is finished"
+    ("compare", "sweep", "reproduce"), "stopped; the same command continues after what is finished"
 )
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 
 
 def write_utf8() -> None:
-    """What is printed is UTF-8, as files are, whatever the locale; odd file names as they are."""
+    """Make the output UTF-8 in any locale; file names that are not UTF-8 keep their bytes."""
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)

@@ -29,7 +29,7 @@ OWN = "the search that chose the run's weights if not given"
 
 
 def decode(words: list[str]) -> int:
-    """Outputs for new inputs: softbeam decode RUN --input FILE [--search beam --beam 5]"""
+    """Decode new inputs: softbeam decode RUN --input FILE [--search beam --beam 5]"""
     made = parser(
         "decode", "Outputs of a run for new inputs, one on a line (- reads standard input)."
     )
@@ -94,7 +94,7 @@ def evaluate(words: list[str]) -> int:
 
 
 def analyze(words: list[str]) -> int:
-    """Where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
+    """Show where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
     made = parser("analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths.")
     made.add_argument("runs", type=str, nargs="+", help="folders of finished runs")
     made.add_argument("--split", type=str, default="dev", help="train, dev or test")
@@ -154,13 +154,13 @@ def search_arguments(made: Parser) -> None:
 
 
 def search_flags() -> dict[str, str]:
-    """The flags of decode and evaluate by the fields of searches that they set."""
+    """Map fields of searches to the flags of decode and evaluate that set them."""
     names = dict.fromkeys(f.name for kind in SEARCHES.values() for f in fields(kind))
     return {name: FLAGS.get(name, name.replace("_", "-")) for name in names}
 
 
 def parse_search(made: Parser, words: list[str]) -> tuple[Any, Search]:
-    """Parse the arguments; the search is that of --search, or else the run's own."""
+    """Parse the arguments; the search is that of --search, or the run's own without it."""
     parsed = made.parse_args(words)
     check_range("--threads", parsed.threads, least=1)
     if parsed.search is None:

@@ -41,7 +41,7 @@ TRAIN_ALIASES = {
 
 
 def short_forms() -> str:
-    """The part of the help that explains short forms, with all objectives and searches."""
+    """Write the part of the help that explains short forms, with all objectives and searches."""
     return "\n".join(
         [
             "",
@@ -56,7 +56,7 @@ def short_forms() -> str:
 
 
 def explained(flag: str, text: str, names: Iterable[str]) -> list[str]:
-    """A flag and its choices, wrapped."""
+    """Write a flag and its choices, wrapped to the width of the help."""
     whole = f"  {flag:24} {text}{', '.join(names)}"
     return textwrap.wrap(whole, 100, subsequent_indent=" " * 27, break_on_hyphens=False)
 
@@ -122,7 +122,7 @@ def train(words: list[str]) -> int:
 
 
 def compare(words: list[str]) -> int:
-    """Ways to train side by side: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]"""
+    """Compare ways to train: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]"""
     if not words or words[0] in ("-h", "--help"):
         print(COMPARE_HELP)
         print(recipe_list())
@@ -152,7 +152,7 @@ def compare(words: list[str]) -> int:
 
 
 def sweep(words: list[str]) -> int:
-    """Settings side by side: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]"""
+    """Compare settings: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]"""
     if not words or words[0] in ("-h", "--help"):
         print(SWEEP_HELP)
         print(recipe_list())
@@ -179,7 +179,7 @@ def sweep(words: list[str]) -> int:
 
 
 def values_of(text: str) -> list[tuple[str, str]]:
-    """`field=a,b` as pairs of the field and each value."""
+    """Split `field=a,b` into pairs of the field and each value."""
     field, equals, values = text.partition("=")
     if not equals or not all(values.split(",")):
         raise UserError(f"--over {text}: must be a field and values, as pretrain.lr=0.01,0.003")
@@ -187,7 +187,7 @@ def values_of(text: str) -> list[tuple[str, str]]:
 
 
 def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, list[str], list[int]]:
-    """The flags of a command that trains many runs, what is left for each run, and the seeds."""
+    """Parse the flags of a command that trains many runs: its own, each run's, and the seeds."""
     own.add_argument("--seeds", default="1")
     for flag in ("--quiet", "--json"):
         own.add_argument(flag, action="store_true")
@@ -208,7 +208,7 @@ def recipe_list() -> str:
 
 
 def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
-    """A recipe's name and flags as a `RunConfig`, and the parsed flags themselves."""
+    """Parse a recipe's name and flags into a `RunConfig`; returns the parsed flags too."""
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = with_model(RECIPES[words[0]](), words)
@@ -217,7 +217,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
-    made.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    made.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     worker_arguments(made)
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
@@ -236,7 +236,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
 def selection_beam(
     words: list[str], translated: list[str], files: list[str], recipe: Any
 ) -> list[str]:
-    """The flag by which --beam also sets the beam of selection, if that is a beam search."""
+    """Make the flag by which --beam also sets the beam of selection, if that is a beam search."""
     beams = [word for before, word in pairwise(words) if before == "--beam"]
     if not beams or "--select.k" in words:
         return []
@@ -250,10 +250,10 @@ def selection_beam(
 
 
 def with_model(recipe: Any, words: list[str]) -> Any:
-    """The recipe with the class that --model names, by its own defaults.
+    """Give a recipe the model class that --model names, with the defaults of that class.
 
-    Otherwise it would take over the recipe's fields of the same names: an LSTM's `hidden` is not a
-    Transformer's.
+    Otherwise the class would get the recipe's values of fields with the same name: an LSTM's
+    `hidden` is not a Transformer's.
     """
     named = [word for before, word in pairwise(words) if before == "--model"]
     kind = getattr(specs, named[-1], None) if named else None
@@ -264,7 +264,7 @@ def with_model(recipe: Any, words: list[str]) -> Any:
 
 
 def trial(text: str) -> tuple[str, list[str]]:
-    """`name: words`, or an objective's name alone."""
+    """Parse `name: words`, or an objective's name alone."""
     name, colon, more = text.partition(":")
     if not re.fullmatch(r"(?!start\d*$)[^\s./\\][^/\\]*", name.strip()):
         limit = "it is a folder's: not empty, without / or \\, not start"
@@ -293,7 +293,7 @@ def class_names(words: list[str]) -> list[str]:
 
 
 def field_help(parts: dict[str, Any]) -> str:
-    """The flags of the recipe's own classes, one on a line."""
+    """List the flags of the recipe's own classes, one on a line."""
     lines = []
     for prefix, value in parts.items():
         lines.append(f"\nfields of {prefix}, a {type(value).__name__}:")

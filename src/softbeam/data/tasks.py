@@ -25,7 +25,7 @@ EXAMPLES = "examples.jsonl"  # in a run's folder: examples that were given in me
 class Corpus:
     """The splits of a task, the files read for them, and the bad lines that were skipped.
 
-    A corpus is shared by everything in a process that loads the same task: it is not changed.
+    All code of a process that loads the same task shares one corpus, and never changes it.
     """
 
     splits: dict[str, list[Example]]
@@ -41,7 +41,7 @@ class Corpus:
 
     @property
     def described(self) -> dict[str, str]:
-        """The files of each split as text; those of parallel text joined by a plus."""
+        """Name the files of each split; those of parallel text are joined by a plus."""
         return {k: v if isinstance(v, str) else " + ".join(v) for k, v in self.files.items()}
 
     def identity(self) -> list[tuple[str, int, int]]:
@@ -79,10 +79,10 @@ class Task(ABC):
 
     @abstractmethod
     def read(self, bad: BadLines | None) -> Corpus:
-        """All splits as they are in the files."""
+        """Read all splits as they are in the files."""
 
     def tokens(self, line: str) -> tuple[str, ...]:
-        """A user's input line as source tokens."""
+        """Split a user's input line into source tokens."""
         return tuple(line.split())
 
     def load(self) -> Corpus:
@@ -121,14 +121,14 @@ LOADED: dict[str, tuple[Corpus, list[tuple[str, int, int]]]] = {}
 
 
 def held_out(examples: Sequence[Example], share: float) -> dict[str, list[Example]]:
-    """Train and dev by a hash of the source: the same sentence is never in both."""
+    """Split into train and dev by a hash of the source: the same sentence is never in both."""
     dev = [e for e in examples if fraction(" ".join(e.source)) < share]
     train = [e for e in examples if fraction(" ".join(e.source)) >= share]
     return {"train": train, "dev": dev}
 
 
 def fraction(text: str) -> float:
-    """A number in [0, 1) that depends on the text alone."""
+    """Map a text to a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
 
 
@@ -408,8 +408,8 @@ class Pronouncing(Task):
 
     Args:
         path: a dictionary file, instead of the catalogue's.
-        words: how many words to train on.
-        held_out_words: how many words in each of dev and test.
+        words: number of words to train on.
+        held_out_words: number of words in each of dev and test.
     """
 
     path: str | None = None
@@ -442,7 +442,7 @@ def distinct(
 def split_by_word(
     entries: Sequence[Pronunciation], *, train: int, other: int
 ) -> dict[str, list[Pronunciation]]:
-    """Dev and test take the words with the smallest hashes, train the next: stable under growth.
+    """Give dev and test the words with the smallest hashes, and train the next ones.
 
     Words with anything but letters and apostrophes are left out; all pronunciations of a word
     stay together.
@@ -528,7 +528,7 @@ def without_stress(phones: Iterable[str]) -> tuple[str, ...]:
 def phoneme_sequences(
     path: str | None = None, *, max_phones: int = 6, distinct: bool = False
 ) -> list[tuple[str, ...]]:
-    """The dictionary's pronunciations without stress, for models of sequences alone (6.2.3).
+    """Return the dictionary's pronunciations without stress, for unconditional models (6.2.3).
 
     Every entry counts, alternatives and homophones included, as in the thesis: exactly 77,653 with
     at most 6 phonemes from the 0.7b file. `distinct` keeps one of each.

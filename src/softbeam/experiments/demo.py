@@ -349,7 +349,7 @@ def conclusions(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 
 
 def what_next(out: Path) -> list[str]:
-    """List commands to go on with; those after the first two download data or a model."""
+    """List commands to try next; those after the first two download data or a model."""
     best, other = (shlex.quote(str(folder_of(out, name))) for name in (GLOBAL, MORE))
     return [
         f"echo knowledge | softbeam decode {best} --input -",

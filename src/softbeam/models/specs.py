@@ -147,6 +147,6 @@ class Cmlm(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCmlm(Cmlm):
-    """The same as fairseq's Mask-Predict models have it: texts of both sides end with </s>."""
+    """A `Cmlm` in the form of fairseq's Mask-Predict models: texts of both sides end with </s>."""
 
     specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)

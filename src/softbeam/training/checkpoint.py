@@ -1,4 +1,4 @@
-"""Training's whole state in one file, written atomically, without pickle.
+"""Save and restore the whole state of a training in one file, written atomically, without pickle.
 
 Tensors go into safetensors and everything else into its JSON header, so that weights, optimizer,
 random states and the position in the data can never be of different moments.
@@ -19,7 +19,7 @@ NAME = "checkpoint.safetensors"
 
 
 def training_tensors(model: nn.Module, optimizer: Any, rng: Generator) -> dict[str, Tensor]:
-    """Weights, optimizer state and, a row for each process, random states by name."""
+    """Name a training's tensors: weights, optimizer state, a row of random states per process."""
     found: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
     found |= {f"buffer.{name}": b for name, b in model.named_buffers()}
     for number, state in optimizer.state_dict()["state"].items():
@@ -32,9 +32,9 @@ def training_tensors(model: nn.Module, optimizer: Any, rng: Generator) -> dict[s
 def restore_training(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Any, rng: Generator
 ) -> None:
-    """The inverse: the model, the optimizer and the generators as they were.
+    """Put the model, the optimizer and the generators back as `training_tensors` saved them.
 
-    Generators of more processes than there were stay as they are.
+    Generators of processes that the saved training did not have stay as they are.
     """
     own: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
     own |= {f"buffer.{name}": b for name, b in model.named_buffers()}
@@ -50,7 +50,7 @@ def restore_training(
 
 
 def optimizer_state(tensors: Mapping[str, Tensor], optimizer: Any) -> dict[int, dict[str, Tensor]]:
-    """What Adam and AdamW keep of each parameter that has had a gradient, whole and in shape."""
+    """Check and return what Adam or AdamW keeps of each parameter that has had a gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kept = {name.split(".")[1] for name in tensors if name.startswith("optimizer.")}
     known = {str(number): parameter for number, parameter in enumerate(parameters)}
@@ -87,7 +87,7 @@ def fitting(tensors: Mapping[str, Tensor], name: str, shape: torch.Size) -> Tens
 def set_random(
     tensors: Mapping[str, Tensor], name: str, restore: Callable[[Tensor], object]
 ) -> None:
-    """Put this process's random state back, or say that it is none."""
+    """Put this process's random state back; raises UserError if the tensor is not one."""
     if name not in tensors:
         raise UserError(f"the checkpoint has no {name}, a random state")
     if ranks.rank() >= len(tensors[name]):
@@ -99,7 +99,7 @@ def set_random(
 
 
 class Best(NamedTuple):
-    """A result on dev: the score that selects, when it was reached, and all figures."""
+    """A result on dev: the score that selects, the moment it was reached, and all figures."""
 
     score: float = -math.inf  # signed so that more is better
     epoch: int = -1
@@ -112,7 +112,7 @@ class Best(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where a run stands: everything but tensors that the rest of it depends on."""
+    """The progress of a run: everything but tensors that the rest of the run depends on."""
 
     stage: int = 0
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""A whole run as one value: it prints itself as YAML, reloads, and every field has a flag.
+"""The settings of a run as one value, which is written as YAML and has a flag for every field.
 
 Nothing here loads torch: the command line shows all of it in a fraction of a second.
 """
@@ -83,7 +83,7 @@ class RunConfig:
         device: where to train; auto takes an accelerator if there is one.
         precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
         log_every: updates between lines of metrics.jsonl.
-        checkpoint_every: updates between checkpoints, from which --resume goes on.
+        checkpoint_every: updates between checkpoints, from which --resume continues.
         skip_nonfinite: updates to leave out, at most, whose loss or gradient is not finite.
         tensorboard: also write TensorBoard events.
     """
@@ -142,7 +142,7 @@ def dump_settings(data: Any) -> str:
 
 
 def run_parser(default: RunConfig, parser: P) -> P:
-    """The parser with a flag for every field of a run, whose defaults are a recipe's."""
+    """Make the parser with a flag for every field of a run, and a recipe's values as defaults."""
     set_loader(FORMAT, load_settings, exceptions=(yaml.YAMLError,))
     set_dumper(FORMAT, dump_settings)
     parser.parser_mode = FORMAT
@@ -156,7 +156,7 @@ def run_parser(default: RunConfig, parser: P) -> P:
 
 
 def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
-    """The parsed values as a checked `RunConfig`."""
+    """Convert parsed values to a checked `RunConfig`."""
     try:
         made = parser.instantiate(parsed)
     except (ValueError, TypeError) as error:  # a limit of a class, after the parser's words
@@ -167,13 +167,13 @@ def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
 
 
 def objective_names() -> dict[str, str]:
-    """The classes of the objectives by their short names: direct-loss is DirectLoss."""
+    """Map short names to classes of objectives: direct-loss is DirectLoss."""
     names = [kind.__name__ for kind in OBJECTIVES]
     return {re.sub("(?<!^)(?=[A-Z])", "-", name).lower(): name for name in names}
 
 
 def check(config: RunConfig) -> None:
-    """Limits that types do not express."""
+    """Raises UserError if a setting exceeds a limit that types do not express."""
     for name in ("restarts", "threads", "log_every", "checkpoint_every"):
         check_range(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
     check_range("--skip-nonfinite", config.skip_nonfinite, least=0)

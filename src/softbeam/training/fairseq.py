@@ -1,4 +1,4 @@
-"""Published Mask-Predict checkpoints (fairseq) as runs, without fairseq or any code of theirs.
+"""Convert published Mask-Predict checkpoints (fairseq) to runs, without fairseq.
 
 Their dictionary begins with <s> <pad> </s> <unk> <mask>, texts of both sides end with </s>, which
 counts for the length and is predicted like a word, and positions are counted from the number
@@ -34,12 +34,12 @@ ARCHITECTURE = "bert_transformer_seq2seq"
 
 
 def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -> Path:
-    """A folder that decodes and samples like any run of `masked-translation`.
+    """Write a folder that decodes and samples like any run of `masked-translation`.
 
     Args:
-        checkpoint: their `checkpoint_best.pt`.
-        source_dict: their `dict.SOURCE.txt`.
-        target_dict: their `dict.TARGET.txt`.
+        checkpoint: fairseq's `checkpoint_best.pt`.
+        source_dict: fairseq's `dict.SOURCE.txt`.
+        target_dict: fairseq's `dict.TARGET.txt`.
         out: the folder.
     """
     state, args = read(checkpoint)
@@ -72,7 +72,7 @@ def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -
 
 
 def read(checkpoint: Path) -> tuple[State, Mapping[str, Any]]:
-    """The weights and the arguments that they were trained with."""
+    """Read the weights and the arguments that they were trained with."""
     try:
         content = weights(checkpoint.read_bytes())
         state, args = content["model"], vars(content["args"])
@@ -84,12 +84,14 @@ def read(checkpoint: Path) -> tuple[State, Mapping[str, Any]]:
     if not str(args.get("arch", "")).startswith(ARCHITECTURE):
         raise UserError(f"{checkpoint}: arch {args.get('arch')!r}, but {ARCHITECTURE} is needed")
     if "decoder.embed_out" in state:
-        raise UserError(f"{checkpoint}: an output layer of its own; only shared ones are known")
+        raise UserError(
+            f"{checkpoint}: an output layer of its own; only shared ones can be converted"
+        )
     return state, args
 
 
 def check_tensors(checkpoint: Path, state: Any) -> None:
-    """A UserError if the weights are not finite tensors by name."""
+    """Raises UserError if the weights are not finite tensors by name."""
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise UserError(f"{checkpoint} is not a fairseq checkpoint: its model is a {kind}")
@@ -99,7 +101,7 @@ def check_tensors(checkpoint: Path, state: Any) -> None:
 
 
 def vocabulary(path: Path) -> Vocabulary:
-    """A dictionary file, its own specials in our order before its tokens."""
+    """Read a dictionary file: softbeam's special tokens first, then the file's tokens."""
     lines = read_texts(path)
     for number, line in enumerate(lines, 1):
         if not line.rpartition(" ")[0]:
@@ -111,7 +113,7 @@ def vocabulary(path: Path) -> Vocabulary:
 
 
 def shape(state: State, args: Mapping[str, Any]) -> PublishedCmlm:
-    """Sizes, of which both sides have the same."""
+    """Read the sizes that encoder and decoder must share; raises UserError if they differ."""
     sizes = {}
     for ours, theirs in (
         ("layers", "layers"),
@@ -135,7 +137,7 @@ def shape(state: State, args: Mapping[str, Any]) -> PublishedCmlm:
 
 
 def renamed(state: State, model: Any) -> dict[str, Tensor]:
-    """Their weights under our names."""
+    """Rename fairseq's weights to the names of softbeam's model."""
     order = [THEIRS.index(special) for special in PublishedCmlm.specials]
     found = {}
     for side, prefix in (("encoder", "source_"), ("decoder", "")):
@@ -154,7 +156,7 @@ def renamed(state: State, model: Any) -> dict[str, Tensor]:
 
 
 def layer(state: State, theirs: str) -> dict[str, Tensor]:
-    """One layer; the encoder numbers its normalizations, the decoder names them."""
+    """Rename one layer; fairseq's encoder numbers its normalizations, its decoder names them."""
     norms = {"self_attn_layer_norm": "attention_norm", "final_layer_norm": "hidden_norm"}
     if f"{theirs}layer_norms.0.gamma" in state:
         norms = {"layer_norms.0": "attention_norm", "layer_norms.1": "hidden_norm"}
@@ -171,7 +173,7 @@ def layer(state: State, theirs: str) -> dict[str, Tensor]:
 
 
 def attention(state: State, theirs: str, ours: str) -> dict[str, Tensor]:
-    """Queries, keys and values are one matrix there."""
+    """Join queries, keys and values, which are one matrix in torch's attention."""
     found = {}
     for part in ("weight", "bias"):
         query, key, value = state[f"{theirs}.in_proj_{part}"].chunk(3)

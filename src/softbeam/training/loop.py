@@ -1,4 +1,4 @@
-"""The loop: stages of training on one corpus, the best weights on dev kept.
+"""Train a run: stages of training on one corpus, with the best weights on dev kept.
 
 Under torchrun every process has the whole model and a share of each batch; the first one alone
 scores dev, logs and writes, in a folder that all of them can read.
@@ -86,8 +86,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a run into a folder; returns its summary. The same config gives the same weights.
 
-    With `resume`, a run that was stopped goes on from its last checkpoint to the same weights, and
-    a finished one is left as it is. Of one seed: `training.many.train` has restarts.
+    With `resume`, a run that was stopped continues from its last checkpoint to the same weights,
+    and a finished one is left as it is. For several seeds see `training.many.train`.
     """
     if config.restarts != 1:
         raise ValueError(
@@ -105,7 +105,7 @@ def train(
 def train_once(
     config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool
 ) -> dict[str, Any]:
-    """One seed: build, warm-start or resume, run the stages, write the summary."""
+    """Train one seed: build, warm-start or resume, run the stages, write the summary."""
     resume = ranks.from_first(resume and (out / CONFIG).is_file())
     if resume:
         same_run(config, out)
@@ -144,7 +144,7 @@ def train_once(
 def check_fit(
     config: RunConfig, codecs: Codecs, model: nn.Module, examples: dict[str, list[Encoded]]
 ) -> None:
-    """A UserError, before anything is written, if examples are not for the model or objective."""
+    """Raises UserError, before anything is written, if examples do not fit model or objective."""
     for name, part in examples.items():
         check_lengths(f"{name} example", part, model)
     longest = max(len(example.target) for example in examples["training"])
@@ -155,9 +155,9 @@ def check_fit(
 
 
 def same_run(config: RunConfig, out: Path) -> None:
-    """Refuse to go on with other settings than those the run began with.
+    """Raises UserError if the settings are not those that the run began with.
 
-    How many updates may be skipped can change: it has not yet made a difference.
+    The number of updates that may be skipped can change: it has had no effect so far.
     """
     before = from_yaml(out / CONFIG)
     if replace(before, skip_nonfinite=config.skip_nonfinite) != config:
@@ -187,7 +187,7 @@ class Running(NamedTuple):
 
 
 class Recorder:
-    """Writes the rows of metrics.jsonl, and their numbers to TensorBoard if the run asks for it.
+    """A writer of metrics.jsonl, and of TensorBoard events if the run asks for them.
 
     Only the first process writes the file.
     """
@@ -250,9 +250,9 @@ class Trainer:
         self.started = time.monotonic()
 
     def run(self) -> tuple[Best, int]:
-        """All stages, from the last checkpoint if there is one; the best weights stay loaded.
+        """Run all stages, from the last checkpoint if there is one; the best weights stay loaded.
 
-        Returns the best on dev, and how many updates were skipped.
+        Returns the best result on dev, and the number of skipped updates.
         """
         path, tensors, point = self.out / CHECKPOINT, None, Point()
         if ranks.from_first(path.exists()):
@@ -365,7 +365,7 @@ class Trainer:
         )
 
     def save(self, point: Point, optimizer: Any) -> None:
-        """Everything that the rest of the run depends on, in one file."""
+        """Write a checkpoint: everything that the rest of the run depends on, in one file."""
         name = self.config.stages[point.stage][0]
         check_weights(self.model, f"after update {point.update} of {name}")
         tensors = training_tensors(self.model, optimizer, self.rng)  # of all processes
@@ -375,7 +375,7 @@ class Trainer:
             save_checkpoint(self.out / CHECKPOINT, tensors, facts)
 
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
-        """The dev split decoded with the run's own search, scored and logged."""
+        """Decode the dev split with the run's own search, score it and log the figures."""
         sources, references = self.problems
         found = decode_encoded(self.model, self.dev, self.codecs.target, self.config.select)
         metrics = self.kind.score(best(found), references, [len(source) for source in sources])
@@ -395,7 +395,7 @@ class Trainer:
         stage: Stage,
         now: Moment,
     ) -> tuple[float, int, dict[str, float]]:
-        """One optimizer step on a group of batches: total loss, size and the objective's log.
+        """Take an optimizer step on a group of batches; returns total loss, size and a log.
 
         Gradients of the totals add up over batches and processes and are divided once by the
         global size, so that both give the gradient of one large batch. The log is of the last
@@ -432,7 +432,7 @@ class Trainer:
         error: NotFinite,
         progress: Progress,
     ) -> Point:
-        """Count and log an update that was not finite; a sentence if that is one too many."""
+        """Count and log an update that was not finite; raises UserError if there are too many."""
         plan, first = batches.plan(point.epoch), point.groups * stage.accumulation
         numbers = [i for batch in plan[first : first + stage.accumulation] for i in batch]
         sentences = [" ".join(self.corpus.split("train")[i].source) for i in numbers]
@@ -451,7 +451,7 @@ class Trainer:
 
 
 def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator[list[Batch]]:
-    """The epoch's batches, n at a time, from group `start` on; the last group may be smaller."""
+    """Yield the epoch's batches, n at a time, from group `start` on; the last may be smaller."""
     group: list[Batch] = []
     for _, batch in batches.epoch(Position(epoch, start * n)):
         group.append(batch)
@@ -463,7 +463,7 @@ def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator
 
 
 def no_better(stage: Stage, point: Point) -> bool:
-    """Whether patience has come to an end, which is known again after a stop."""
+    """Say whether patience has run out; the answer is the same after a stop and a resume."""
     waited = point.epoch - 1 - point.best.epoch
     return stage.patience is not None and point.epoch > 0 and waited >= stage.patience
 
@@ -474,7 +474,7 @@ def stop_here(signum: int, out: Path) -> None:
 
 
 def accelerator(config: RunConfig, out: Path) -> Accelerator:
-    """Device, precision and trackers as the run asks."""
+    """Make the accelerator with the device, precision and trackers of the run."""
     on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
     auto = "no" if on_cpu else "bf16"
     precision = {"auto": auto, "float32": "no", "bfloat16": "bf16"}[config.precision]

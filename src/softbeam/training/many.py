@@ -1,6 +1,6 @@
 """Runs as cells of a grid: restarts, comparisons and sweeps, by one process or by many workers.
 
-A run that a worker left unfinished goes on from its last checkpoint, whoever takes it.
+A run that a worker left unfinished continues from its last checkpoint, whichever worker takes it.
 """
 
 import sys
@@ -35,14 +35,14 @@ class Planned:
 
 
 def train_planned(cell: Planned, folder: Path) -> Result:
-    """Train a run, or go on with it; its summary."""
+    """Train a run, or continue it; returns its summary."""
     if ranks.first():
         print(folder / cell.name, file=sys.stderr, flush=True)
     return train(from_text(cell.config), folder / cell.name, resume=True)
 
 
 def train_quietly(cell: Planned, folder: Path) -> Result:
-    """The same without progress."""
+    """Train a run as `train_planned` does, without showing progress."""
     return train(from_text(cell.config), folder / cell.name, resume=True, quiet=True)
 
 
@@ -54,7 +54,7 @@ def train_all(
     title: str = "runs",
     quiet: bool = False,
 ) -> list[Result]:
-    """The summaries of runs, by the names of their folders; what is finished is left as it is."""
+    """Train runs and return their summaries by folder name; finished runs are left as they are."""
     cells = planned(configs)
     for cell in cells:
         if not (out / cell.name / SUMMARY).is_file():  # removed by hand, to train it again
@@ -85,7 +85,7 @@ def train(
     """Train a run into a folder; returns its summary.
 
     With restarts, several seeds are trained, each in a folder of its own, and the best on dev
-    becomes the run. `resume` goes on with what was stopped, and leaves what is finished.
+    becomes the run. `resume` continues what was stopped and leaves what is finished.
     """
     if config.restarts == 1:
         return train_run(config, out, quiet=quiet, resume=resume)
@@ -102,14 +102,14 @@ def train(
 
 
 def forget(cells: Sequence[Planned], out: Path) -> None:
-    """So that the runs begin anew."""
+    """Remove the marks of finished cells, so that the runs start again."""
     for cell in cells:
         result_path(cell, out).unlink(missing_ok=True)
         (out / cell.name / CONFIG).unlink(missing_ok=True)
 
 
 def keep_best(summaries: Sequence[Result], out: Path) -> dict[str, Any]:
-    """The best restart becomes the run."""
+    """Make the best restart the run."""
     scores = [summary["score"] for summary in summaries]
     winner = max(range(len(scores)), key=scores.__getitem__)
     for file in (out / f"restart-{winner}").iterdir() if ranks.first() else ():

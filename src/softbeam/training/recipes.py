@@ -1,6 +1,6 @@
 """Functions that return a whole `RunConfig`: one for each built-in task.
 
-Each number is ours unless its comment quotes a paper.
+Numbers without a comment that quotes a paper were chosen for this project.
 """
 
 from collections.abc import Callable

@@ -16,7 +16,7 @@ def paired_bootstrap(
     seed: int = 0,
     statistic: Callable[[Any], float] = mean,
 ) -> dict[str, Any]:
-    """How sure the difference of two systems is, from their scores on the same sentences.
+    """Test the difference of two systems from their scores on the same sentences.
 
     Draws sentences with replacement, the same for both, and returns `difference` (of a over b),
     its 95 % percentile `interval` and a two-sided `p_value`. Swapping a and b changes only signs.
@@ -34,7 +34,7 @@ def crossed_bootstrap(
     seed: int = 0,
     statistic: Callable[[Any], float] = mean,
 ) -> dict[str, Any]:
-    """The same for systems that were trained several times: seeds and sentences are both drawn.
+    """Test the difference of two systems that were trained several times, by seeds and sentences.
 
     `a[i][j]` is what run i of the first system scores on sentence j; run i of the second is its
     partner. The figure of a system is the mean of its runs' figures. A sentence brings all its
@@ -54,7 +54,7 @@ def sentence_gaps(
     samples: int = 1000,
     statistic: Callable[[Any], float] = mean,
 ) -> Array:
-    """By how much run i of a is above run i of b: on all sentences, then on sentences drawn.
+    """Compute by how much run i of a is above run i of b: on all sentences, then on drawn ones.
 
     Returns an array of `runs` times `1 + samples`. The sentences of a draw are the same for all,
     and count as often as they are drawn: figures are of sums, which need no copies of sentences.
@@ -86,7 +86,7 @@ def sentence_gaps(
 
 
 def _drawn(sentences: int, rng: np.random.Generator) -> Array:
-    """How often each of them is drawn, of as many with replacement."""
+    """Count how often each of n items is drawn in n draws with replacement."""
     rows = rng.integers(sentences, size=sentences)
     return np.bincount(rows, minlength=sentences).astype(float)
 
@@ -97,7 +97,7 @@ def _mean_of(rows: Any) -> float:
 
 
 def crossed_interval(gaps: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """95 % `interval` and two-sided `p_value` of the mean over runs, which are drawn as well.
+    """Compute the 95 % `interval` and two-sided `p_value` of the mean over drawn runs.
 
     `gaps[i, j]` is a figure of run i on the j-th draw of sentences: with a run drawn for each
     place, every column is a draw of both.
@@ -114,7 +114,7 @@ def crossed_interval(gaps: Any, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def numbered(**systems: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The runs of systems under names of their own."""
+    """Give each run of each system a name of its own."""
     return {f"run {i} of {n}": run for n, runs in systems.items() for i, run in enumerate(runs)}
 
 

@@ -11,7 +11,7 @@ from softbeam.training.kinds import kind_of
 
 
 def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
-    """Vocabularies of the training split: closed label sets, words, or subwords."""
+    """Make the vocabularies of the training split: closed label sets, words, or subwords."""
     train = corpus.split("train")
     sources, targets = [e.source for e in train], [e.target for e in train]
     if not kind_of(config.data).has_end:
@@ -31,13 +31,13 @@ def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
 
 
 def min_count(sources: list[tuple[str, ...]]) -> int:
-    """2 for words, so that <unk> is trained on the words seen once; 1 for closed alphabets."""
+    """Return how often a token must be seen: twice for words, which trains <unk>; else once."""
     kinds = {token for source in sources for token in source}
     return 2 if len(kinds) > 1000 else 1
 
 
 def load_codecs(folder: Path, config: RunConfig) -> Codecs:
-    """The vocabularies of a run; their special tokens are those that its model needs."""
+    """Load the vocabularies of a run; raises UserError if their specials do not fit its model."""
     source, target = (load_codec(folder / f"{side}.json") for side in ("source", "target"))
     needed = config.model.specials if kind_of(config.data).has_end else ()
     if tuple(target.specials) != needed:
