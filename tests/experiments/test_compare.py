@@ -5,6 +5,7 @@ import json
 import pytest
 
 from softbeam.cli import main
+from softbeam.data import readers, tasks
 from softbeam.data.synthetic import draw, rib_rob
 from softbeam.experiments import compare
 from softbeam.training.config import from_yaml
@@ -31,10 +32,18 @@ def last_json(text):
 
 
 @pytest.mark.slow
-def test_trials_share_a_start_unless_their_first_stages_differ(words, tmp_path, capsys):
+def test_trials_share_a_start_unless_their_first_stages_differ(
+    words, tmp_path, capsys, monkeypatch
+):
+    reads, read = [], readers.read_columns
+    monkeypatch.setattr(tasks, "LOADED", {})
+    monkeypatch.setattr(
+        readers, "read_columns", lambda path, **options: reads.append(path) or read(path, **options)
+    )
     other = "other: --pretrain.objective self-normalized --objective cross-entropy"
     trials = ["--try", "cross-entropy", "--try", "direct-loss", "--try", other]
     assert main([*words, *trials, "--seeds", "1,2"]) == 0
+    assert len(reads) == 2, "ten runs, their scores and the report read train and dev once"
     found = last_json(capsys.readouterr().out)
     names = [row["trial"] for row in found["rows"]]
     assert names == ["start", "start2", "cross-entropy", "direct-loss", "other"]

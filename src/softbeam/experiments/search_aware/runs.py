@@ -23,7 +23,7 @@ from softbeam.training.recipes import ccg, ner, translation
 from softbeam.training.searches import Beam, Greedy
 
 ANNEALED = Exponential(start=1.0, growth=1.4)  # 2018, Sec. 2.3: alpha grows; growth is ours
-SHARPER = Exponential(start=5.0, growth=1.4)  # ours: docs/results.md has what was tried
+SHARPER = Exponential(start=5.0, growth=1.4)  # ours: docs/results/appendix.md has what was tried
 HINGE = 5.0  # hinges: the learning rate is divided by this; also ours
 FIXED = Constant(value=1.0)  # 2018, Table 1: "alpha = 1.0"
 SAMPLING: dict[str, tuple[FeedbackName, Schedule]] = {  # Table 3.1
@@ -225,7 +225,7 @@ def cpu() -> dict[str, Group]:
             longer=replace(few, epochs=3),
             longest=20,
             cost=Windowed(),
-            settle=4,  # from scratch it is half as good as cross-entropy: docs/results.md
+            settle=4,  # from scratch it is half as good as cross-entropy: docs/results/appendix.md
         ),
     }
 

@@ -202,7 +202,7 @@ def search_claims() -> list[Claim]:
 
 
 def table_4_1() -> Table:
-    ours = "docs/results.md"
+    ours = "docs/results/chapter-4.md"
     return Table(
         title="CCG supertagging, unidirectional encoder, accuracy",
         rows=search_rows("ccg-uni", "accuracy"),
