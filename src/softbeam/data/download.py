@@ -206,9 +206,9 @@ def _pip_download(requirement: str, folder: Path) -> bytes:
             f"pip did not download {requirement} within {error.timeout:g} seconds"
         ) from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["nothing on standard error"]
+        lines = done.stderr.strip().splitlines() or ["nothing on standard error"]
         raise UserError(
-            f"pip could not download {requirement} (status {done.returncode}): {said[-1].strip()}"
+            f"pip could not download {requirement} (status {done.returncode}): {lines[-1].strip()}"
         )
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:

@@ -534,6 +534,6 @@ def phoneme_sequences(
     at most 6 phonemes from the 0.7b file. `distinct` keeps one of each.
     """
     file = catalogue.locate("cmudict", "cmudict", path=Path(path) if path else None)
-    found = (without_stress(e.phones) for e in readers.read_cmudict(file))
-    kept = [phones for phones in found if len(phones) <= max_phones]
+    pronunciations = (without_stress(e.phones) for e in readers.read_cmudict(file))
+    kept = [phones for phones in pronunciations if len(phones) <= max_phones]
     return list(dict.fromkeys(kept)) if distinct else kept

@@ -53,14 +53,14 @@ def beam_recovery(
         eos: the end mark; None if outputs have as many tokens as their limits.
         length_penalty: exponent of the length by which scores are divided.
     """
-    found = beam_search(decoder, k=k, lengths=limits, eos=eos, length_penalty=length_penalty)
+    outputs = beam_search(decoder, k=k, lengths=limits, eos=eos, length_penalty=length_penalty)
     gold = token_scores(decoder, target.clamp(min=0)[:, None], lengths[:, None]).sum(-1)
-    scores = torch.cat([gold, found.scores], 1)
-    sizes = torch.cat([lengths[:, None], found.lengths], 1).clamp(min=1)
+    scores = torch.cat([gold, outputs.scores], 1)
+    sizes = torch.cat([lengths[:, None], outputs.lengths], 1).clamp(min=1)
     ranks = scores / sizes.to(scores.dtype) ** length_penalty
     return Recovery(
         fell=first_falls(decoder, target, k=k, lengths=lengths, limits=limits, eos=eos),
-        found=is_gold(found, target, lengths),
+        found=is_gold(outputs, target, lengths),
         reachable=out_of_reach(target, lengths, limits) == 0,
         gold=ranks[:, 0],
         best=ranks[:, 1],
@@ -104,14 +104,14 @@ def out_of_reach(
 
 
 def is_gold(
-    found: Hypotheses, target: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"]
+    outputs: Hypotheses, target: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"]
 ) -> Bool[Tensor, " batch"]:
     """Whether the best hypothesis is the target, token by token."""
-    tokens = found.tokens[:, 0]
+    tokens = outputs.tokens[:, 0]
     gold = torch.where(length_mask(lengths, target.shape[1]), target, 0)
     time = max(tokens.shape[1], gold.shape[1])
     same = pad(tokens, (0, time - tokens.shape[1])) == pad(gold, (0, time - gold.shape[1]))
-    return same.all(1) & (found.lengths[:, 0] == lengths)
+    return same.all(1) & (outputs.lengths[:, 0] == lengths)
 
 
 class Fate(NamedTuple):

@@ -204,14 +204,14 @@ def find_runs(folders: Sequence[Path], *, needed: bool = True) -> list[Path]:
 
     Raises UserError if a folder holds no run and `needed` is true.
     """
-    found: list[Path] = []
+    every: list[Path] = []
     for folder in folders:
         inside = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("*/" + CONFIG))
         runs = [path if path.is_dir() else path.parent for path in inside]
         if not runs and needed:
             raise UserError(f"{folder} holds no run: no {CONFIG} in it or one level below")
-        found.extend(runs)
-    return found
+        every.extend(runs)
+    return every
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -259,12 +259,12 @@ def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
     """Alpha and the probability of gold by the update, if training logged them."""
-    found = {}
+    logs = {}
     for name in SCHEDULES:
         logged = [row for row in rows if name in row]
         if logged:
-            found[name] = series(logged, name)
-    return found
+            logs[name] = series(logged, name)
+    return logs
 
 
 def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -139,20 +139,20 @@ def shape(state: State, args: Mapping[str, Any]) -> PublishedCmlm:
 def renamed(state: State, model: Any) -> dict[str, Tensor]:
     """Rename fairseq's weights to the names of softbeam's model."""
     order = [THEIRS.index(special) for special in PublishedCmlm.specials]
-    found = {}
+    weights = {}
     for side, prefix in (("encoder", "source_"), ("decoder", "")):
         table = state[f"{side}.embed_tokens.weight"]
         words = range(len(THEIRS), len(table))
-        found[f"{prefix}embed.weight"] = table[[*order, *words]]
+        weights[f"{prefix}embed.weight"] = table[[*order, *words]]
         places = state[f"{side}.embed_positions.weight"][PAD_ID + 1 :]
-        found[f"{prefix}position.weight"] = places[: model.longest]
+        weights[f"{prefix}position.weight"] = places[: model.longest]
         for number in range(model.layers):
             theirs, ours = f"{side}.layers.{number}.", f"{side}.{number}."
-            found |= {ours + name: state_of for name, state_of in layer(state, theirs).items()}
+            weights |= {ours + name: state_of for name, state_of in layer(state, theirs).items()}
         if model.norm_first:
-            found |= norm(state, f"{side}.layer_norm", f"{side}_norm")
-    found["length_embed.weight"] = state["encoder.embed_lengths.weight"][: model.longest]
-    return found
+            weights |= norm(state, f"{side}.layer_norm", f"{side}_norm")
+    weights["length_embed.weight"] = state["encoder.embed_lengths.weight"][: model.longest]
+    return weights
 
 
 def layer(state: State, theirs: str) -> dict[str, Tensor]:
@@ -160,27 +160,27 @@ def layer(state: State, theirs: str) -> dict[str, Tensor]:
     norms = {"self_attn_layer_norm": "attention_norm", "final_layer_norm": "hidden_norm"}
     if f"{theirs}layer_norms.0.gamma" in state:
         norms = {"layer_norms.0": "attention_norm", "layer_norms.1": "hidden_norm"}
-    found = attention(state, f"{theirs}self_attn", "attention")
+    weights = attention(state, f"{theirs}self_attn", "attention")
     if f"{theirs}encoder_attn.in_proj_weight" in state:
-        found |= attention(state, f"{theirs}encoder_attn", "source")
+        weights |= attention(state, f"{theirs}encoder_attn", "source")
         norms["encoder_attn_layer_norm"] = "source_norm"
     for their_name, our_name in norms.items():
-        found |= norm(state, theirs + their_name, our_name)
+        weights |= norm(state, theirs + their_name, our_name)
     for their_name, our_name in (("fc1", "hidden"), ("fc2", "back")):
         for part in ("weight", "bias"):
-            found[f"{our_name}.{part}"] = state[f"{theirs}{their_name}.{part}"]
-    return found
+            weights[f"{our_name}.{part}"] = state[f"{theirs}{their_name}.{part}"]
+    return weights
 
 
 def attention(state: State, theirs: str, ours: str) -> dict[str, Tensor]:
     """Join queries, keys and values, which are one matrix in torch's attention."""
-    found = {}
+    weights = {}
     for part in ("weight", "bias"):
         query, key, value = state[f"{theirs}.in_proj_{part}"].chunk(3)
-        found[f"{ours}.query.{part}"] = query
-        found[f"{ours}.key_value.{part}"] = torch.cat([key, value])
-        found[f"{ours}.joined.{part}"] = state[f"{theirs}.out_proj.{part}"]
-    return found
+        weights[f"{ours}.query.{part}"] = query
+        weights[f"{ours}.key_value.{part}"] = torch.cat([key, value])
+        weights[f"{ours}.joined.{part}"] = state[f"{theirs}.out_proj.{part}"]
+    return weights
 
 
 def norm(state: State, theirs: str, ours: str) -> dict[str, Tensor]:

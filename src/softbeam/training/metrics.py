@@ -41,8 +41,8 @@ def sequence_accuracy(predicted: Sequences, gold: Sequences) -> float:
 
 def looks_like_iob(labels: Iterable[str]) -> bool:
     """Whether every label is `O`, `B-type` or `I-type`, and one of them is not `O`."""
-    found = set(labels)
-    return all(map(_is_iob, found)) and not found <= {OUTSIDE}
+    kinds = set(labels)
+    return all(map(_is_iob, kinds)) and not kinds <= {OUTSIDE}
 
 
 def span_f1(predicted: Sequences, gold: Sequences) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def span_f1(predicted: Sequences, gold: Sequences) -> dict[str, Any]:
         "precision": 100.0 * strict.precision,
         "recall": 100.0 * strict.recall,
         "f1": 100.0 * strict.f1,
-        "f1_by_type": {name: 100.0 * found["strict"].f1 for name, found in by_type},
+        "f1_by_type": {name: 100.0 * scores["strict"].f1 for name, scores in by_type},
         "not_iob": sum(not _is_iob(label) for labels in predicted for label in labels),
     }
 
@@ -137,16 +137,16 @@ def bleu_by_length(
     buckets = []
     for bucket, (above, at_most) in enumerate(pairwise([0, *edges, None])):
         inside = in_bucket(bucket, source_lengths, edges)
-        found = {"score": None, "length_ratio": None}
+        figures = {"score": None, "length_ratio": None}
         if inside:
-            found = bleu(
+            figures = bleu(
                 [predicted[i] for i in inside],
                 [references[i] for i in inside],
                 tokenize=tokenize,
                 lowercase=lowercase,
             )
         size = {"above": above, "at_most": at_most, "sentences": len(inside)}
-        buckets.append(size | {name: found[name] for name in ("score", "length_ratio")})
+        buckets.append(size | {name: figures[name] for name in ("score", "length_ratio")})
     return buckets
 
 
@@ -176,11 +176,11 @@ def error_counts(predicted: Sequences, references: Sequence[Sequences]) -> list[
     from rapidfuzz.distance import Levenshtein
 
     _check_references(predicted, references)
-    found = []
+    counts = []
     for tokens, accepted in zip(predicted, references, strict=True):
         distance, length = min((Levenshtein.distance(tokens, r), -len(r)) for r in accepted)
-        found.append((distance, -length))
-    return found
+        counts.append((distance, -length))
+    return counts
 
 
 def token_errors_of(rows: Any) -> float:
@@ -202,8 +202,8 @@ def bleu_counts(
 
     _check_references(predicted, references)
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True, effective_order=True)
-    found = [metric.sentence_score(p, list(r)) for p, r in zip(predicted, references, strict=True)]
-    return [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found]
+    scores = [metric.sentence_score(p, list(r)) for p, r in zip(predicted, references, strict=True)]
+    return [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]
 
 
 def bleu_of(rows: Any) -> float:
@@ -211,10 +211,10 @@ def bleu_of(rows: Any) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
     total = [int(value) for value in rows.sum(0)]
-    found = BLEU.compute_bleu(
+    score = BLEU.compute_bleu(
         total[:4], total[4:8], sys_len=total[8], ref_len=total[9], smooth_method="exp"
     )
-    return float(found.score)
+    return float(score.score)
 
 
 def precision_of(rows: Any, n: int) -> float:
@@ -234,13 +234,13 @@ def span_counts(predicted: Sequences, gold: Sequences) -> list[list[float]]:
     from nervaluate.evaluator import Evaluator
 
     _check_lengths(predicted=predicted, gold=gold)
-    found = []
+    counts = []
     for pair in zip(predicted, gold, strict=True):
         p, g = (_iob_lists([one], [max(map(len, pair))]) for one in pair)
         types = sorted(_span_types(p) | _span_types(g))
         strict = Evaluator(g, p, tags=types, loader="list").evaluate()["overall"]["strict"]
-        found.append([strict.correct, strict.actual, strict.possible])
-    return found
+        counts.append([strict.correct, strict.actual, strict.possible])
+    return counts
 
 
 def accuracy_of(rows: Any) -> float:
@@ -288,9 +288,9 @@ def _span_types(sequences: Sequences) -> set[str]:
 
 def _iob_lists(sequences: Sequences, lengths: Sequence[int]) -> list[list[str]]:
     """Lists of labels of the given lengths, with `O` for what is missing or outside the scheme."""
-    known = {label for labels in sequences for label in labels if _is_iob(label)}
+    allowed = {label for labels in sequences for label in labels if _is_iob(label)}
     return [
-        [label if label in known else OUTSIDE for label in labels]
+        [label if label in allowed else OUTSIDE for label in labels]
         + [OUTSIDE] * (length - len(labels))
         for labels, length in zip(sequences, lengths, strict=True)
     ]

@@ -124,10 +124,10 @@ def take_steps(
 def some_blocks(free: Tensor, steps: int, seed: int) -> list[Tensor]:
     """Single sites in random order, sweep after sweep."""
     rng, size = torch.Generator().manual_seed(seed), torch.ones_like(free[:, 0]).long()
-    found: list[Tensor] = []
-    while len(found) < steps:
-        found += list(partition(free, size, rng=rng))
-    return found[:steps]
+    blocks: list[Tensor] = []
+    while len(blocks) < steps:
+        blocks += list(partition(free, size, rng=rng))
+    return blocks[:steps]
 
 
 def burn_in_texts(case: Setting, sweeps: int) -> Tensor:
@@ -161,48 +161,48 @@ def compare_forms(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[
             processor[form].append(process_time() - started)
             rows[form] += kernels[form].rows() - before
     proposals = steps * len(case.tokens)
-    found = {}
+    speeds = {}
     for form in FORMS:
-        found[form] = {
+        speeds[form] = {
             "proposals_per_s": proposals / statistics.median(seconds[form]),
             "rows_per_proposal": rows[form] / proposals / repeats,
         }
         for name, other in zip(("over_2t_1", "over_t_1"), FORMS, strict=False):
             pairs = zip(processor[other], processor[form], strict=True)
-            found[form][name] = statistics.median(a / b for a, b in pairs)
-    return found
+            speeds[form][name] = statistics.median(a / b for a, b in pairs)
+    return speeds
 
 
 def identical(case: Setting, *, steps: int) -> dict[str, bool]:
     """Whether each form's chain is that of the reference: tokens, flags, energies to 1e-9."""
     blocks, expected = some_blocks(case.free, steps, 0), None
-    found = {}
+    equal = {}
     for form in ("reference", *FORMS):
         stepper = kernel(form, case).kernel
         state, infos = take_steps(stepper, stepper.init(case.tokens), blocks, 0)
         expected = expected or (state, infos)
-        found[form] = (
+        equal[form] = (
             torch.equal(state.tokens, expected[0].tokens)
             and float((state.energy - expected[0].energy).abs().max()) < 1e-9
             and all(
                 torch.equal(a.accepted, b.accepted) for a, b in zip(infos, expected[1], strict=True)
             )
         )
-    return found
+    return equal
 
 
 def long_run(case: Setting, *, sweeps: int) -> dict[str, float]:
     """The chain's ESS of the energy for each sweep, and its rates."""
     plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(1)
     stepper = kernel("fast", case).kernel
-    found = trace(run_chains(stepper, case.tokens, case.free, plan=plan, rng=rng))
-    ess = bulk_ess(found.energy)
+    traced = trace(run_chains(stepper, case.tokens, case.free, plan=plan, rng=rng))
+    ess = bulk_ess(traced.energy)
     return {
         "ess_per_sweep": float("nan") if ess is None else ess / sweeps,
-        "energy": float(found.energy.mean()),
-        "accept": float(found.accept.mean()),
-        "repeated": float(found.repeated.mean()),
-        "novel": float(found.novel.mean()),
+        "energy": float(traced.energy.mean()),
+        "accept": float(traced.accept.mean()),
+        "repeated": float(traced.repeated.mean()),
+        "novel": float(traced.novel.mean()),
     }
 
 
@@ -258,17 +258,17 @@ def run(
         forms = compare_forms(case, steps=steps, repeats=repeats)
         exact = setting(model, **options, double=True)._replace(tokens=case.tokens)
         same = identical(exact, steps=min(steps, 16))
-        for form, found in forms.items():
-            sweeps_per_s = found["proposals_per_s"] / sites / len(case.tokens)
-            found["ess_per_s"] = chain["ess_per_sweep"] * sweeps_per_s
-            found["identical_in_float64"] = same[form]
+        for form, figures in forms.items():
+            sweeps_per_s = figures["proposals_per_s"] / sites / len(case.tokens)
+            figures["ess_per_s"] = chain["ess_per_sweep"] * sweeps_per_s
+            figures["identical_in_float64"] = same[form]
             if memory:
-                found["peak_mb"] = in_child(two_steps, form, model, **options)["peak_mb"]
-            peak = f"  {found['peak_mb']:5.0f} MB" if memory else ""
+                figures["peak_mb"] = in_child(two_steps, form, model, **options)["peak_mb"]
+            peak = f"  {figures['peak_mb']:5.0f} MB" if memory else ""
             progress(
-                f"  {form:22} {found['proposals_per_s']:8.1f} proposals/s  "
-                f"{found['rows_per_proposal']:5.1f} rows each  {found['ess_per_s']:7.3f} ESS/s"
-                f"{peak}  {found['over_2t_1']:5.1f}x 2T+1  {found['over_t_1']:5.1f}x T+1  "
+                f"  {form:22} {figures['proposals_per_s']:8.1f} proposals/s  "
+                f"{figures['rows_per_proposal']:5.1f} rows each  {figures['ess_per_s']:7.3f} ESS/s"
+                f"{peak}  {figures['over_2t_1']:5.1f}x 2T+1  {figures['over_t_1']:5.1f}x T+1  "
                 f"{'same chain' if same[form] else 'ANOTHER CHAIN'}"
             )
         rows.append({"model": model, "vocab": vocab, "time": sites, "chain": chain, "forms": forms})

@@ -49,8 +49,8 @@ def make(what: str, order: Order) -> dict[str, Any]:
     title = "held-out NLL, nats per sequence"
     name = what.replace("-", " ").capitalize()
     head = f"{name}: {title}, mean of {len(order.seeds)} datasets (preset {order.preset})"
-    said = {"title": title, "repeated": "datasets", "text": f"{head}\n{shown['text']}"}
-    return shown | said | {"cells": records(done, order.folder)}
+    heading = {"title": title, "repeated": "datasets", "text": f"{head}\n{shown['text']}"}
+    return shown | heading | {"cells": records(done, order.folder)}
 
 
 def finish(name: str, cells: Sequence[Fit], order: Order) -> Finished:
@@ -83,7 +83,7 @@ def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     claims += growth_claims(groups)
     digits = dict.fromkeys(columns, 3)
     normalized = [f"{name}: log Z {how}" for name, how in log_z.items()]
-    said = [*map(claim_text, claims), *map(check_text, checks)]
+    lines = [*map(claim_text, claims), *map(check_text, checks)]
     shown = table_text(rows, published, digits)
     return {
         "rows": rows,
@@ -92,7 +92,7 @@ def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
         "log_z": log_z,
         "claims": claims,
         "checks": checks,
-        "text": "\n".join(["", shown, "", *normalized, "", NOTES, "", *said]),
+        "text": "\n".join(["", shown, "", *normalized, "", NOTES, "", *lines]),
     }
 
 

@@ -155,7 +155,7 @@ def claims(what: str, done: Done, kind: KindName) -> list[Judged]:
 def about_temperatures(told: Statements) -> list[Judged]:
     """Table 6.2."""
     hot, plain = {"temperature": 2.0}, {"temperature": 1.0}
-    found = about_proposals(told, "temperature", TEMPERATURES, "T={:g}")
+    claims = about_proposals(told, "temperature", TEMPERATURES, "T={:g}")
     mh, gibbs = ({"method": method} for method in ("MH", "Gibbs"))
     novel = {
         (who["method"], of["temperature"]): told.mean("novel", **who, **of)
@@ -163,7 +163,7 @@ def about_temperatures(told: Statements) -> list[Judged]:
         for of in (hot, plain)
     }
     return [
-        *found,
+        *claims,
         told.more("MH moves less with T=2 than with 1", novel["MH", 1.0], novel["MH", 2.0]),
         told.more(
             "degenerate Gibbs moves more with T=2 than with 1",
@@ -186,57 +186,57 @@ def about_proposals(
     quality, sign = told.quality
     wide, narrow = ({knob: values[place]} for place in (0, -1))
     plain = {knob: 1.0}
-    found = []
+    claims = []
     for value in values:
         each = [{"method": method, knob: value} for method in ("MH", "Gibbs")]
         text = name.format(value) + ": MH has {} than degenerate Gibbs"
-        found += told.good(text, *each)
+        claims += told.good(text, *each)
     for shown, figure in (("energy", "energy"), (quality, "quality")):
         gibbs, mh = (told.widths(figure, knob, values, method) for method in ("Gibbs", "MH"))
-        found.append(told.more(f"MH's {shown} depends less on the proposals", gibbs, mh))
+        claims.append(told.more(f"MH's {shown} depends less on the proposals", gibbs, mh))
     ends = [{"method": "Gibbs"} | end for end in (narrow, wide)]
     from_to = f"{name.format(values[-1])} than with {values[0]:g}"
-    found += told.good("degenerate Gibbs has {} with " + from_to, *ends)
+    claims += told.good("degenerate Gibbs has {} with " + from_to, *ends)
     for method in ("MH", "Gibbs"):
         before, after = (told.mean("novel", method=method, **of) for of in (plain, narrow))
-        found.append(
+        claims.append(
             told.more(f"{method} moves less with {name.format(values[-1])}", before, after)
         )
-    return found
+    return claims
 
 
 def about_blocks(told: Statements) -> list[Judged]:
     """Table 6.4."""
-    found = []
+    claims = []
     for energy in BOTH:
         mh = {"method": "MH", "energy": energy}
         single, blocks = (mh | {"blocks": b} for b in ("single", "shrinking"))
-        found += told.good(f"{energy}: blocks have {{}} than single sites", blocks, single)
+        claims += told.good(f"{energy}: blocks have {{}} than single sites", blocks, single)
         rates = [told.mean("novel", **of) for of in (blocks, single)]
-        found.append(told.more(f"{energy}: blocks move more", *rates))
-        found.append(told.more(f"{energy}: blocks move twice as much", rates[0], 2 * rates[1]))
+        claims.append(told.more(f"{energy}: blocks move more", *rates))
+        claims.append(told.more(f"{energy}: blocks move twice as much", rates[0], 2 * rates[1]))
         text = f"{energy}: blocks have {{}} than degenerate Gibbs with blocks"
-        found += told.good(text, blocks, {"method": "Gibbs", "blocks": "shrinking"})
-    return found
+        claims += told.good(text, blocks, {"method": "Gibbs", "blocks": "shrinking"})
+    return claims
 
 
 def about_sweeps(told: Statements) -> list[Judged]:
     """Figure 6.2."""
     _, sign = told.quality
     gibbs = {"method": "Gibbs"}
-    found = []
+    claims = []
     for energy in BOTH:
         mh = {"method": "MH", "energy": energy}
-        found += told.good(f"MH, {energy}, has {{}} than degenerate Gibbs", mh, gibbs)
+        claims += told.good(f"MH, {energy}, has {{}} than degenerate Gibbs", mh, gibbs)
         rates = [told.mean("novel", **of) for of in (gibbs, mh)]
-        found.append(told.more(f"MH, {energy}, moves less than degenerate Gibbs", *rates))
+        claims.append(told.more(f"MH, {energy}, moves less than degenerate Gibbs", *rates))
         text = f"MH, {energy}, accepts over {HIGH:g} of the proposals"
-        found.append(told.more(text, told.mean("accept", **mh), HIGH))
+        claims.append(told.more(text, told.mean("accept", **mh), HIGH))
     wrong = the(told.done, **gibbs)
     text = "degenerate Gibbs is worse after the burn-in than at its start"
-    found.append(told.more(text, wrong.start["quality"], wrong.mean("quality"), sign=sign))
+    claims.append(told.more(text, wrong.start["quality"], wrong.mean("quality"), sign=sign))
     text = "texts of lower energy have the better quality, by the sweep"
-    return [*found, told.more(text, correlations(told.done), 0.0, sign=-sign)]
+    return [*claims, told.more(text, correlations(told.done), 0.0, sign=-sign)]
 
 
 def correlations(done: Done) -> Array:
@@ -258,37 +258,37 @@ def correlations(done: Done) -> Array:
 
 def about_shrinking(told: Statements) -> list[Judged]:
     """Figure 6.3."""
-    found = []
+    claims = []
     for energy in BOTH:
         rates = the(told.done, method="MH", energy=energy).sweeps["accept"]
         few = min(3, len(rates) // 2)
         first, last = rates[:few].mean(0), rates[-few:].mean(0)
-        found.append(told.more(f"{energy}: the first proposals are accepted more", first, last))
-    return found
+        claims.append(told.more(f"{energy}: the first proposals are accepted more", first, last))
+    return claims
 
 
 def about_cooling(told: Statements) -> list[Judged]:
     """Table 6.5."""
     quality, sign = told.quality
-    found = []
+    claims = []
     for energy in BOTH:
         slow, fast = (the(told.done, energy=energy, cooling=c) for c in (COOLING[0], COOLING[-1]))
         best = [chains.best("quality", sign) for chains in (slow, fast)]
         low = [chains.best("energy", -1) for chains in (slow, fast)]
         rates = [chains.mean("accept") for chains in (slow, fast)]
-        found += [
+        claims += [
             told.more(f"{energy}: the slowest annealing has the best {quality}", *best, sign=sign),
             told.more(f"{energy}: the fastest annealing has the lowest energy", *low),
             told.more(f"{energy}: the fastest annealing accepts least", *rates),
         ]
-    return found
+    return claims
 
 
 def about_annealed_sweeps(told: Statements) -> list[Judged]:
     """Figure 6.4."""
     quality, sign = told.quality
     local, raw = (the(told.done, energy=energy) for energy in BOTH)
-    found = [
+    claims = [
         told.more(
             f"{energy}: annealing lowers the energy",
             chains.sweeps["energy"][0],
@@ -298,7 +298,7 @@ def about_annealed_sweeps(told: Statements) -> list[Judged]:
     ]
     rates, goods = ([c.mean(name) for c in (raw, local)] for name in ("accept", "quality"))
     return [
-        *found,
+        *claims,
         told.more("annealed, the raw energy accepts more than the local", *rates),
         told.more(f"annealed, the raw energy has the better {quality}", *goods, sign=sign),
     ]
@@ -310,7 +310,7 @@ def about_modes(told: Statements) -> list[Judged]:
     predicted = the(told.done, method="mask-predict").sweeps["quality"][-1]
     gibbs = the(told.done, method="Gibbs")
     start, wrong = gibbs.start["quality"], gibbs.sweeps["quality"][-1]
-    found = [
+    claims = [
         told.more("degenerate Gibbs beats the warm start", wrong, start, sign=sign),
         told.more("mask-predict beats the warm start", predicted, start, sign=sign),
     ]
@@ -321,8 +321,8 @@ def about_modes(told: Statements) -> list[Judged]:
         for which, quality in texts.items():
             for name, other in others.items():
                 text = f"annealed MH, {energy}, {which} texts, beats {name}"
-                found.append(told.more(text, quality, other, sign=sign))
-    return found
+                claims.append(told.more(text, quality, other, sign=sign))
+    return claims
 
 
 STATED: Mapping[str, tuple[str, Callable[[Statements], list[Judged]]]] = {

@@ -271,8 +271,8 @@ def table_5_1() -> Table:
     def row(group: str, metric: str, run: str) -> dict[str, Value]:
         run = f"{group}/{run}"
         places = [(split, what) for split in ("train", "dev") for what in ("mean", "variance")]
-        found = {f"{split} {what}": Value(run, ("log_z", split, what)) for split, what in places}
-        return found | {"quality": decoded(run, "dev beam", metric)}
+        values = {f"{split} {what}": Value(run, ("log_z", split, what)) for split, what in places}
+        return values | {"quality": decoded(run, "dev beam", metric)}
 
     rows = {
         f"{task}, {shown}": row(group, metric, run)
@@ -355,10 +355,10 @@ FROM_CROSS_ENTROPY = {
 
 
 def from_cross_entropy() -> dict[str, dict[str, Value]]:
-    found: dict[str, dict[str, Value]] = start_rows(
+    rows: dict[str, dict[str, Value]] = start_rows(
         CCG, {"start": "ce", "local": "direct-annealed", "global": "global"}
     )
-    return found
+    return rows
 
 
 def table_5_2() -> Table:

@@ -64,8 +64,8 @@ class HfCausalDecoder(HfDecoder):
             )
         ids = adapter.renumbered(source)
         every = torch.ones_like(ids)  # no token sees the padding after it
-        found = adapter.model.base_model(input_ids=ids, attention_mask=every, use_cache=True)
-        whole = as_state(found.past_key_values)
+        outputs = adapter.model.base_model(input_ids=ids, attention_mask=every, use_cache=True)
+        whole = as_state(outputs.past_key_values)
         before = tuple((key[:, :, :-1], value[:, :, :-1]) for key, value in whole)
         place = torch.arange(source.shape[1] - 1, device=source.device)
         self._sources = Prompts(before, place < lengths[:, None] - 1, lengths)
@@ -86,11 +86,11 @@ class HfCausalDecoder(HfDecoder):
         both = zip(prompts.cache, state, strict=True)
         past = tuple((torch.cat([a[0], b[0]], 2), torch.cat([a[1], b[1]], 2)) for a, b in both)
         new = torch.arange(before, time, device=emb.device)
-        found = self.adapter.model(
+        outputs = self.adapter.model(
             inputs_embeds=emb,
             attention_mask=torch.cat([prompts.real, prompts.real.new_ones(len(emb), time)], 1),
             position_ids=prompts.lengths[:, None] - 1 + new,
             past_key_values=as_cache(past),
             use_cache=True,
         )
-        return found.logits, as_state(found.past_key_values, first=prompts.real.shape[1])
+        return outputs.logits, as_state(outputs.past_key_values, first=prompts.real.shape[1])

@@ -54,16 +54,16 @@ class HfSeq2SeqDecoder(HfDecoder):
     def __init__(self, adapter: HfSeq2Seq, source: Int[Tensor, "batch source_time"]):
         real = source != 0
         encoder = adapter.model.get_encoder()
-        found = encoder(input_ids=adapter.renumbered(source), attention_mask=real.long())
+        encoded = encoder(input_ids=adapter.renumbered(source), attention_mask=real.long())
         first = adapter.embedding()[adapter.start_id].expand(len(source), -1)
         tried = adapter.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=found.last_hidden_state),
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.last_hidden_state),
             attention_mask=real.long(),
             decoder_inputs_embeds=first[:, None],
             use_cache=True,
         ).past_key_values
         cross = as_state(tried.cross_attention_cache)
-        self._sources = Sources(found.last_hidden_state, real, cross)
+        self._sources = Sources(encoded.last_hidden_state, real, cross)
         super().__init__(adapter, first, as_state(tried.self_attention_cache, first=1))
 
     @property
@@ -75,11 +75,11 @@ class HfSeq2SeqDecoder(HfDecoder):
     ) -> tuple[Float[Tensor, "rows time vocab"], State]:
         self.check_positions(state[0][0].shape[2] + emb.shape[1])
         encoded, real, cross = self.widened(len(emb))
-        found = self.adapter.model(
+        outputs = self.adapter.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
             attention_mask=real.long(),
             decoder_inputs_embeds=emb,
             past_key_values=EncoderDecoderCache(as_cache(state), as_cache(cross)),
             use_cache=True,
         )
-        return found.logits, as_state(found.past_key_values.self_attention_cache)
+        return outputs.logits, as_state(outputs.past_key_values.self_attention_cache)
