@@ -150,3 +150,6 @@ class PublishedCmlm(Cmlm):
     """The same as fairseq's Mask-Predict models have it: texts of both sides end with </s>."""
 
     specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)
+
+
+MODELS: tuple[type[Model], ...] = (Lstm, Transformer, Cmlm, PublishedCmlm)
