@@ -116,6 +116,9 @@ class InverseSigmoid(Schedule):
         return self.k / (self.k + math.exp(min(t / self.k, 700.0)))
 
 
+SCHEDULES: tuple[type[Schedule], ...] = (Constant, Exponential, Linear, InverseSigmoid)
+
+
 def positive(name: str, schedule: Schedule) -> None:
     """Raises UserError if the schedule reaches 0 or less."""
     if not schedule.stays_positive():

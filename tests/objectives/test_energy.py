@@ -272,16 +272,8 @@ def test_the_teacher_is_not_trained_and_not_the_model():
     assert all(p.grad is None and p.requires_grad for p in teacher.parameters())
     with pytest.raises(ValueError, match="teacher is the model"):
         call(KlProjection(teacher=model), model)
-    with pytest.raises(ValueError, match="load"):
-        call(KlProjection(teacher="runs/mlm"), model)
     with pytest.raises(ValueError, match="teacher has 4"):
         call(KlProjection(teacher=BiLstmMrf(4, embedding=2, hidden=2)), model)
-
-
-def test_a_teacher_can_be_a_folder(tmp_path):
-    model, teacher = mrf(), mrf(seed=1)
-    found = call(KlProjection(teacher=str(tmp_path), load=lambda _: copy.deepcopy(teacher)), model)
-    torch.testing.assert_close(found.total, call(KlProjection(teacher=teacher), model).total)
 
 
 class Losses(nn.Module):

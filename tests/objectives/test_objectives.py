@@ -5,7 +5,7 @@ import torch
 
 from softbeam.data.batches import Encoded, collate
 from softbeam.objectives.base import run_on
-from softbeam.objectives.costs import Custom, DoubledO, Hamming, Windowed
+from softbeam.objectives.costs import Cost, DoubledO, Hamming, Windowed
 from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
 from softbeam.objectives.losses import feedback
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
@@ -144,12 +144,16 @@ def test_running_on_adds_padding_as_gold():
     assert longer.mask.sum(1).tolist() == longer.ends.lengths.tolist() == [5, 4]
 
 
-def test_a_cost_of_ones_own():
-    batch = toy_batch([2, 3])
-    made = Custom(function=lambda b, v: 3.0 * Hamming()(b, v))
-    torch.testing.assert_close(made(batch, 5), 3.0 * Hamming()(batch, 5))
-    with pytest.raises(ValueError, match="shape"):
-        Custom(function=lambda b, v: torch.ones(2))(batch, 5)
+class Flat(Cost):
+    """A cost of a user's own, of a wrong shape."""
+
+    def __call__(self, batch, vocab):
+        return torch.ones(2)
+
+
+def test_a_cost_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="a cost must have the shape .2, 3, 7., not .2,."):
+        call(DirectLoss(cost=Flat()), build(), batch_of([2, 3]))
 
 
 def test_costs():

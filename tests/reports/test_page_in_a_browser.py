@@ -1,11 +1,14 @@
-"""The page in a real browser: no errors, and what can be operated works."""
+"""The page in a real browser: no errors, what can be operated works, and no foreign code runs."""
 
 import json
 import re
 import subprocess
+import threading
 from dataclasses import replace
 from html import unescape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -13,16 +16,18 @@ from softbeam.data.tasks import Stress
 from softbeam.errors import UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.soft_beam import DirectLoss
-from softbeam.reports.page import as_script, write_report
+from softbeam.reports import page as pages
+from softbeam.reports.page import as_script, policy, write_report
 from softbeam.reports.soft_beams import FAINT, FEW, layout, pictures, shortened
 from softbeam.training.loop import train
 from softbeam.training.recipes import stress
 from support.report_folders import TITLE, write_table_record
 
-WATCH = """<script>window.failed = [];
+WATCH = """window.failed = [];
 window.addEventListener("error", (event) => failed.push(event.message));
-console.error = (...words) => failed.push(words.join(" "));</script>"""
-OPERATE = """<script>window.addEventListener("load", () => {
+document.addEventListener("securitypolicyviolation", (event) => failed.push(event.blockedURI));
+console.error = (...words) => failed.push(words.join(" "));"""
+OPERATE = """window.addEventListener("load", () => {
   const nodes = document.querySelectorAll(".beam g"), told = document.querySelector(".told");
   nodes[0].focus();
   const first = told.textContent;
@@ -53,7 +58,7 @@ OPERATE = """<script>window.addEventListener("load", () => {
     output: document.querySelector("output").textContent,
   };
   document.body.setAttribute("data-found", JSON.stringify(found));
-});</script>"""
+});"""
 
 
 @pytest.fixture(scope="module")
@@ -87,20 +92,31 @@ def samples(path: Path) -> Path:
     return path
 
 
-def dumped(browser: str, page: Path) -> dict:
-    """What the page says of itself after it was operated."""
-    text = page.read_text()
-    text = text.replace("<head>", f"<head>{WATCH}").replace("</body>", f"{OPERATE}</body>")
-    page.with_name("operated.html").write_text(text)
+def shown(browser: str, page: Path) -> tuple[str, str]:
+    """The page as the browser has it in the end, and what the browser's console says."""
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,900", "--dump-dom"]
     done = subprocess.run(
-        [browser, *words, page.with_name("operated.html").as_uri()],
+        [browser, *words, "--enable-logging=stderr", page.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    found = re.search(r'data-found="([^"]*)"', done.stdout)
-    assert found, done.stderr[-2000:]
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout, "\n".join(said)
+
+
+def dumped(browser: str, page: Path) -> dict:
+    """What the page says of itself after it was operated; its policy admits the two scripts."""
+    text = page.read_text()
+    policies = policy("", WATCH), policy("", OPERATE)
+    hashes = [re.search("script-src (.*?);", part)[1] for part in policies]
+    text = text.replace("script-src ", f"script-src {' '.join(hashes)} ")
+    head, body = (f"<script>{script}</script>" for script in (WATCH, OPERATE))
+    text = text.replace('<meta name="viewport"', f'{head}<meta name="viewport"')
+    page.with_name("operated.html").write_text(text.replace("</body>", f"{body}</body>"))
+    dom, said = shown(browser, page.with_name("operated.html"))
+    found = re.search(r'data-found="([^"]*)"', dom)
+    assert found and said == "", said
     return json.loads(unescape(found[1]))
 
 
@@ -120,6 +136,78 @@ def test_the_page_works_in_a_browser(run, tmp_path, require_program):
     assert found["lattices"] == [False, True, False, False], "the chosen sentence alone"
     assert found["marked"] == ["X", "Y"] and found["other"] == TITLE
     assert found["output"] == "2 of 3, energy 5"
+
+
+def attack(number: int) -> str:
+    return f"<script>document.title += ' {number}'</script>"
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"'
+ATTACKS = [  # scripts for HTML, and none for XML
+    f"{SVG}><?x >{attack(1)}?></svg>",
+    f"{SVG}><!-->{attack(2)}--></svg>",
+    f"<!-- <svg>{attack(3)}</svg> --><svg/>",
+]
+
+
+class Asked(BaseHTTPRequestHandler):
+    """A server that notes what it is asked for."""
+
+    paths: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.paths.append(self.path)
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *words):
+        return
+
+
+@pytest.fixture
+def address():
+    """The address of a server on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Asked)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Asked.paths.clear()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+def test_drawings_run_no_script_and_fetch_nothing(tmp_path, require_program, monkeypatch, address):
+    """The drawings are rebuilt; and if they were not, the page's policy would stop them."""
+    browser = require_program("chromium", "chromium-browser", "google-chrome")
+    fetching = f"{SVG}><style>@import url({address}/sheet);</style></svg>"
+    drawn = [*ATTACKS, f"<svg><image href='{address}/image'/></svg>", fetching]
+    plain = tmp_path / "plain.html"
+    pasted = [svg[svg.index("<svg") :] for svg in drawn]  # without what precedes the root
+    parts = "".join(f"<figure>{svg}</figure>" for svg in pasted)
+    plain.write_text(f"<!doctype html><title>softbeam</title><body>{parts}</body>")
+    dom, _ = shown(browser, plain)
+    assert "<title>softbeam 1 2 3</title>" in dom, "they do run as HTML"
+    assert {*Asked.paths} >= {"/sheet", "/image"}
+    Asked.paths.clear()
+
+    names = [f"figure-6.{n}.svg" for n in range(len(drawn))]
+    record = {"target": "figure-6.2", "text": "x", "claims": [], "files": names}
+    (tmp_path / "figure-6.2.json").write_text(json.dumps(record))
+    for name, svg in zip(names, ATTACKS, strict=False):
+        (tmp_path / name).write_text(svg)
+    page = write_report([tmp_path], tmp_path / "report.html")
+    dom, said = shown(browser, page)
+    assert "<title>softbeam</title>" in dom and said == "" and dom.count("<figure><svg") == 3
+    for name, svg in zip(names[3:], drawn[3:], strict=True):
+        (tmp_path / name).write_text(svg)
+        with pytest.raises(UserError, match=f"{name} holds (href=http|style)"):
+            write_report([tmp_path], tmp_path / "report.html")
+        (tmp_path / name).unlink()
+
+    monkeypatch.setattr(pages, "drawing", lambda path: pasted[names.index(path.name)])
+    dom, said = shown(browser, write_report([tmp_path], tmp_path / "pasted.html"))
+    assert "<title>softbeam</title>" in dom and Asked.paths == []
+    assert said.count("Content Security Policy") == len(pasted), said
 
 
 def test_tables_have_published_figures_and_claims_their_verdicts(tmp_path):

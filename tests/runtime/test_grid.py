@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from softbeam.errors import UserError
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import (
+    WORK,
     cell_of,
     key,
     name_of,
@@ -22,8 +24,9 @@ from softbeam.runtime.cells import (
     settings,
     work_named,
 )
+from softbeam.runtime.files import remove
 from softbeam.runtime.grid import Workers, run_grid
-from support.grid_cells import Cell, ran, square
+from support.grid_cells import Cell, allowed, ran, square
 
 CELLS = [Cell(x=x) for x in range(4)]
 TWO = Workers(jobs=2)
@@ -111,13 +114,14 @@ def test_a_cell_and_its_function_are_found_by_what_json_knows():
     for cell in (Nested(inner=Cell(x=1), pair=(1, 2)), Nested(inner=None)):
         known = json.loads(json.dumps(settings(cell)))
         assert cell_of(of_nested, known) == cell
-    assert work_named(name_of(square), ["support.grid_cells"]) is square
-    with pytest.raises(UserError, match="square does not belong to softbeam; --module"):
-        work_named(name_of(square))
-    with pytest.raises(UserError, match="softbeam.no:x cannot be imported"):
-        work_named("softbeam.no:x")
-    with pytest.raises(UserError, match="os:system does not belong to softbeam"):
-        work_named("os:system")
+    with allowing(["support"]):
+        assert work_named(name_of(square)) is square
+    for other in (name_of(square), "os:system", "softbeam.runtime.files:remove", "softbeam.no:x"):
+        with pytest.raises(UserError, match=f"{other} is not a function of softbeam that computes"):
+            work_named(other)
+    assert all(callable(work_named(name)) for name in WORK)
+    with pytest.raises(ValueError, match="is not in WORK"):
+        name_of(remove)
     for bad in (lambda cell, folder: {}, partial(square, folder=Path())):
         with pytest.raises(ValueError, match="workers need a function"):
             name_of(bad)
@@ -132,9 +136,10 @@ def test_another_version_of_a_cell_is_not_taken_for_it():
 
 @pytest.mark.slow
 def test_two_processes_give_the_same(tmp_path):
-    assert run_grid(CELLS, square, tmp_path, workers=TWO, quiet=True) == [
-        {"square": x**2} for x in range(4)
-    ]
+    with allowing(["mine"]):
+        assert run_grid(CELLS, allowed, tmp_path, workers=TWO, quiet=True) == [
+            {"square": x**2, "allowed": ["mine"]} for x in range(4)
+        ]
     assert sorted(ran(tmp_path)) == [0, 1, 2, 3]
     assert str(os.getpid()) not in (tmp_path / "log").read_text()
     with pytest.raises(ValueError, match="x=-1"):
@@ -147,6 +152,7 @@ from pathlib import Path
 from softbeam.runtime.signals import ending
 sys.path.insert(0, {tests!r})
 from support.grid_cells import Cell, {work}
+from softbeam.runtime.files import remove
 from softbeam.runtime.grid import Workers, run_grid
 
 if __name__ == "__main__":

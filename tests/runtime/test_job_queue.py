@@ -93,7 +93,9 @@ def test_a_worker_runs_only_what_it_may_and_gives_the_cell_back(tmp_path):
     queue = lite(tmp_path)
     with asking(queue) as found:
         Watch(found, CELLS[:1], square, tmp_path)
-    with pytest.raises(UserError, match="square does not belong to softbeam; --module"):
+    with pytest.raises(
+        UserError, match="square is not .* computes cells; --allow-module support.grid_cells"
+    ):
         serve(queue, until=Patience(0.0))
     assert sorted(states(queue)) == ["FAIL", "WAITING"] and not ran(tmp_path)
     assert serve(queue, modules=["support.grid_cells"], until=Patience(0.0)) == (1, 0)
@@ -198,7 +200,15 @@ def test_processes_of_the_grid_serve_its_queue(tmp_path):
 def workers(queue: Queue, number: int, *more: str):
     """Commands that run cells; they are ended with the test."""
     words = ["worker", "--storage", queue.storage, "--heartbeat", str(queue.heartbeat)]
-    command = [sys.executable, "-m", "softbeam", *words, "--module", "support.grid_cells", *more]
+    command = [
+        sys.executable,
+        "-m",
+        "softbeam",
+        *words,
+        "--allow-module",
+        "support.grid_cells",
+        *more,
+    ]
     path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
     options = {"env": os.environ | {"PYTHONPATH": path}, "stderr": subprocess.DEVNULL}
     made = [subprocess.Popen(command, stdout=subprocess.PIPE, **options) for _ in range(number)]
@@ -278,7 +288,7 @@ def test_jobs_of_submitit_serve_a_queue(tmp_path, capsys):
             "worker",
             "--storage",
             queue.storage,
-            "--module",
+            "--allow-module",
             "support.grid_cells",
             "--idle",
             "2",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softbeam.runtime.allowed import allowed_modules
 from softbeam.runtime.signals import stopping
 
 
@@ -22,6 +23,11 @@ def square(cell: Cell, folder: Path) -> dict[str, Any]:
     if cell.x < 0:
         raise ValueError(f"x={cell.x} must not be negative")
     return {"square": cell.x**2}
+
+
+def allowed(cell: Cell, folder: Path) -> dict[str, Any]:
+    """The square, and the modules that are allowed where the cell runs."""
+    return square(cell, folder) | {"allowed": list(allowed_modules())}
 
 
 def hanging(cell: Cell, folder: Path) -> dict[str, Any]:

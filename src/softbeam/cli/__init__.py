@@ -14,6 +14,7 @@ from softbeam.cli.train import compare, sweep, train
 from softbeam.cli.worker import worker
 from softbeam.errors import Interrupted, UserError
 from softbeam.runtime import ranks
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.signals import ending, signum_of
 
 
@@ -36,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
         if ranks.world() > 1 and words[0] not in TOGETHER:
             raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
-        with ending():
-            return COMMANDS[words[0]](words[1:])
+        more, modules = allowed_by(words[1:])
+        with ending(), allowing(modules):
+            return COMMANDS[words[0]](more)
     except UserError as error:
         print(f"softbeam {words[0]}: {error}", file=sys.stderr)
         return 2
@@ -63,6 +65,23 @@ GOES_ON = dict.fromkeys(
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 
 
+def allowed_by(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words without each `--allow-module NAME`, and these names.
+
+    The flag is of the command line alone: no parser has it, so that no file can set it.
+    """
+    left: list[str] = []
+    modules: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        flag, equals, name = word.partition("=")
+        if flag.replace("_", "-") != "--allow-module":
+            left.append(word)
+        else:
+            modules.append(name if equals else next(rest, ""))
+    return left, modules
+
+
 def write_utf8() -> None:
     """Make the output UTF-8 in any locale; file names that are not UTF-8 keep their bytes."""
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
@@ -79,6 +98,9 @@ def overview() -> str:
             "usage: softbeam COMMAND … (each has --help)",
             "",
             *rows,
+            "",
+            "Files can name only softbeam's own classes and functions. --allow-module NAME after a",
+            "command, as often as needed, allows and imports a module of your own.",
         ]
     )
 

@@ -10,8 +10,9 @@ import docstring_parser
 from jsonargparse import ArgumentParser
 
 from softbeam.data.readers import read_texts
-from softbeam.errors import UserError, reason
+from softbeam.errors import UserError
 from softbeam.runtime import ranks
+from softbeam.training.config import why
 
 
 class Parser(ArgumentParser):
@@ -38,7 +39,7 @@ class Parser(ArgumentParser):
         return underscores + equals + value if known else word
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise UserError(" ".join(message.split()) if ex is None else reason(ex))
+        raise UserError(" ".join(message.split()) if ex is None else why(ex))
 
 
 def with_hyphens(text: str) -> str:

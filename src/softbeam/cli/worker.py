@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from softbeam._lazy import lazy
 from softbeam.cli.parser import parser, say_json
 from softbeam.errors import UserError, check_range, need
+from softbeam.runtime.allowed import allowed_modules
 from softbeam.runtime.grid import Workers
 from softbeam.runtime.job_queue import Queue
 
@@ -33,8 +34,6 @@ def worker(words: list[str]) -> int:
     queue_arguments(command)
     idle = "seconds without work after which the worker ends"
     command.add_argument("--idle", type=float, default=60.0, help=idle)
-    other = "modules, as A,B, whose functions may be run beside softbeam's own"
-    command.add_argument("--module", type=str, default="", help=other)
     command.add_argument("--submit", type=int, default=0, help="number of jobs to start")
     command.add_argument("--cluster", type=str, choices=["local", "slurm"], default="local")
     command.add_argument("--logs", type=str, default="runs/jobs", help="folder of the jobs' files")
@@ -49,8 +48,9 @@ def worker(words: list[str]) -> int:
     queue = queue_of(parsed)
     if queue is None:
         raise UserError("--storage is missing: the address of the database where cells wait")
-    modules = tuple(name for name in parsed.module.split(",") if name)
-    job = workers.Worker(queue=queue, modules=modules, idle=parsed.idle, quiet=parsed.quiet)
+    job = workers.Worker(
+        queue=queue, modules=allowed_modules(), idle=parsed.idle, quiet=parsed.quiet
+    )
     counts = submit(job, parsed) if parsed.submit else [job()]
     if not counts:
         return 0

@@ -537,3 +537,15 @@ def phoneme_sequences(
     pronunciations = (without_stress(e.phones) for e in readers.read_cmudict(file))
     kept = [phones for phones in pronunciations if len(phones) <= max_phones]
     return list(dict.fromkeys(kept)) if distinct else kept
+
+
+TASKS: tuple[type[Task], ...] = (
+    Tagging,
+    NamedEntities,
+    Supertags,
+    InMemory,
+    Translation,
+    GraphemeToPhoneme,
+    Stress,
+    LetterSounds,
+)

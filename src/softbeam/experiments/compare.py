@@ -10,8 +10,9 @@ from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.grid import ALONE, Workers
-from softbeam.training.config import RunConfig, Stage, to_json
+from softbeam.training.config import RunConfig, Stage, modules_of, to_json
 from softbeam.training.kinds import LOWER_IS_BETTER, kind_of
 from softbeam.training.many import train_all
 from softbeam.training.runs import load_run
@@ -48,6 +49,19 @@ def compare(
     Trials with equal first stages share one run of that stage. Finished runs are kept and stopped
     ones resumed, so an interrupted comparison can be started again.
     """
+    with allowing(modules_of(*(trial.config for trial in trials))):
+        return _compare(trials, seeds, out, split=split, workers=workers, quiet=quiet)
+
+
+def _compare(
+    trials: Sequence[Trial],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    split: str,
+    workers: Workers,
+    quiet: bool,
+) -> dict[str, Any]:
     refuse_twins(trials)
     for seed in seeds:
         check_range("--seeds", seed, least=0, most=LARGEST_SEED)

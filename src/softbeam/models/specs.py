@@ -150,3 +150,6 @@ class PublishedCmlm(Cmlm):
     """A `Cmlm` in the form of fairseq's Mask-Predict models: texts of both sides end with </s>."""
 
     specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)
+
+
+MODELS: tuple[type[Model], ...] = (Lstm, Transformer, Cmlm, PublishedCmlm)

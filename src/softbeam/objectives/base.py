@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from softbeam._lazy import lazy
@@ -44,6 +45,14 @@ class Objective(ABC):
         """
         return
 
+    def loaded(self, load: "Callable[[Path], nn.Module]") -> "Objective":
+        """Return the objective with the models of the run folders that its settings name.
+
+        Args:
+            load: from a folder to the model of its run.
+        """
+        return self
+
     def warning(self, epochs: int) -> str | None:
         """A warning if `epochs` is too small for this objective to take effect."""
         return None
@@ -67,12 +76,10 @@ def size(batch: "Batch") -> int:
     return int(batch.mask.sum())
 
 
-def named_metric(metric: "MetricName | Callable[..., float]") -> "risk.Metric":
-    """The metric of this name, or the function itself."""
-    if callable(metric):
-        return metric
+def named_metric(metric: MetricName) -> "risk.Metric":
+    """The metric of this name."""
     if metric not in risk.METRICS:
-        raise ValueError(f"metric={metric!r} is none of {', '.join(risk.METRICS)}, nor a function")
+        raise ValueError(f"metric={metric!r} is none of {', '.join(risk.METRICS)}")
     return risk.METRICS[metric]
 
 

@@ -1,14 +1,13 @@
 """Costs of tokens at each step of a target: the decomposed task loss d (2018, Sec. 2).
 
-A cost is any callable `(batch, vocab) -> (batch, time, vocab)`; these are frozen dataclasses, so
-that a run's configuration can name them. Costs past a target's end are 0, and positions past the
+Costs are frozen dataclasses, so that a run's configuration can name them; a cost of your own is
+a subclass of `Cost`. Costs past a target's end are 0, and positions past the
 end but inside the mask (searches that run on) have padding as their gold token.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
 from softbeam.errors import check_range
@@ -25,7 +24,7 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(ABC):
-    """A cost for every token at every position of a batch's targets."""
+    """A cost for every token at every position of a batch's targets: (batch, time, vocab)."""
 
     def check(self, vocab: int) -> None:
         """Raises UserError if the cost does not fit a vocabulary of this size."""
@@ -89,22 +88,7 @@ class Windowed(Cost):
         return cost * batch.mask[:, :, None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Custom(Cost):
-    """Your own cost, by name: `--finetune.objective.cost.function package.module.function`.
-
-    Args:
-        function: from a batch and the vocabulary's size to (batch, time, vocab).
-    """
-
-    function: Callable[..., Any]
-
-    def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
-        cost: Tensor = self.function(batch, vocab)
-        expected = (*batch.target.shape, vocab)
-        if tuple(cost.shape) != expected:
-            raise ValueError(f"a cost must have the shape {expected}, not {tuple(cost.shape)}")
-        return cost * batch.mask[:, :, None]
+COSTS: tuple[type[Cost], ...] = (Hamming, DoubledO, Windowed)
 
 
 def mismatch(target: "Tensor", vocab: int) -> "Tensor":

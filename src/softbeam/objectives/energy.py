@@ -13,13 +13,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
 from softbeam.errors import check_range
 from softbeam.objectives.base import Log, Objective, size
-from softbeam.objectives.likelihood import Load, frozen_teacher
 from softbeam.schedules import Moment
 
 if TYPE_CHECKING:
@@ -132,14 +130,12 @@ class KlProjection(EnergyObjective):
     starts the model from the teacher's weights.
 
     Args:
-        teacher: a model, which stays as it is, or the folder of a run.
-        load: from that folder to the model: softbeam.training.runs.load_run.
+        teacher: a model, which stays as it is.
         pseudolikelihood: weight of PLL added to it; 0 for KL alone. The thesis gives none.
         chunk: as in Pseudolikelihood.
     """
 
     teacher: Any
-    load: Load | None = None
     pseudolikelihood: float = 1.0
     chunk: int = CHUNK
 
@@ -161,11 +157,7 @@ class KlProjection(EnergyObjective):
         """The teacher: a model that is not the one in training."""
         if self.teacher is model:
             raise ValueError("teacher is the model in training; give a copy of it")
-        if not isinstance(self.teacher, str | Path):
-            return self.teacher
-        if self.load is None:
-            raise ValueError(f"teacher={self.teacher} is a folder: load must say how it is read")
-        return frozen_teacher(self.load, Path(self.teacher))
+        return self.teacher
 
 
 @dataclass(frozen=True, kw_only=True)

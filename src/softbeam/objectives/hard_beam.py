@@ -1,6 +1,5 @@
 """Objectives on a hard beam that keeps the gold prefix in view; formulas in `losses.hard_beam`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,12 +52,11 @@ class BeamSearchOptimization(HardBeamObjective):
     Args:
         k: beam size; one more than the beam that decodes.
         margin: by which gold must win.
-        delta: cost of the rival that weighs a violation: hamming, edit, bleu, or your own
-            function of predicted and gold tokens; 1 if not given.
+        delta: cost of the rival that weighs a violation: hamming, edit or bleu; 1 if not given.
     """
 
     margin: float = 1.0
-    delta: MetricName | Callable[..., float] | None = None
+    delta: MetricName | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

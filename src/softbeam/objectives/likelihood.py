@@ -1,10 +1,9 @@
 """Objectives that maximize the likelihood of the target."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
 from softbeam.errors import UserError, check_range
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from softbeam.search import decoders
     from softbeam.types import Batch, Loss
 else:
-    torch, nn, types = lazy("torch"), lazy("torch.nn"), lazy("softbeam.types")
+    torch, types = lazy("torch"), lazy("softbeam.types")
     losses = lazy("softbeam.objectives.losses.likelihood")
     decoders = lazy("softbeam.search.decoders")
 
@@ -74,42 +73,43 @@ class SelfNormalized(Objective):
         return types.Loss(total, size(batch), log)
 
 
-Load = Callable[[Path], Any]
-
-
-@lru_cache(maxsize=1)
-def frozen_teacher(load: Load, teacher: Path) -> "nn.Module":
-    """The model of a teacher's run folder, loaded once, without dropout or gradient."""
-    loaded = load(teacher)
-    model: nn.Module = loaded if isinstance(loaded, nn.Module) else loaded.model
-    return model.eval().requires_grad_(False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Distillation(Objective):
     """Warm start from a teacher's step distributions (Hinton et al. 2015; thesis 5.3.1).
 
     KL divergence from the teacher, given the gold prefix, to softmax of the student's raw scores.
-    Objectives cannot load runs, so the function that does it is a setting.
+    Training reads the teacher; elsewhere, call `loaded` first.
 
     Args:
         teacher: folder of the teacher's run, with the student's vocabularies.
-        load: from that folder to a model or a run: softbeam.training.runs.load_run.
         temperature: of both distributions.
         cross_entropy: weight of cross-entropy added to the loss.
     """
 
     teacher: Path
-    load: Load
     temperature: float = 1.0
     cross_entropy: float = 0.0
+    model = None  # the teacher, after `loaded`; not a setting
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, above=0)
         check_range("cross_entropy", self.cross_entropy, least=0)
 
+    def loaded(self, load: "Callable[[Path], nn.Module]") -> "Distillation":
+        """Return the objective with its teacher, without dropout or gradient."""
+        ready = replace(self)
+        object.__setattr__(ready, "model", load(self.teacher).eval().requires_grad_(False))
+        return ready
+
+    @property
+    def frozen(self) -> "nn.Module":
+        """The teacher; raises ValueError if it has not been loaded."""
+        if self.model is None:
+            raise ValueError(f"teacher={self.teacher} has not been loaded: call loaded first")
+        return self.model
+
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
-        decoder = frozen_teacher(self.load, self.teacher)(torch.ones(1, 1, dtype=torch.long))
+        decoder = self.frozen(torch.ones(1, 1, dtype=torch.long))
         outputs = len(decoder.embedding)
         if outputs != vocab:
             raise UserError(f"teacher {self.teacher} has {outputs} outputs, not {vocab}")
@@ -128,7 +128,7 @@ class Distillation(Objective):
     def wanted(self, batch: "Batch", like: "Tensor") -> "Tensor":
         """The teacher's scores, without gradient."""
         with torch.no_grad():
-            teacher = frozen_teacher(self.load, self.teacher).to(like.device)
+            teacher = self.frozen.to(like.device)
             scores = decoders.forced_scores(teacher(batch.source), batch.target)
         if scores.shape != like.shape:
             raise ValueError(

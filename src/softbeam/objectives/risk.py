@@ -4,7 +4,7 @@ Costs of sentences are rates, and a sentence counts as often as it has tokens: t
 cost per sentence weighted by length, on the scale of cross-entropy.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
@@ -26,18 +26,22 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class RiskObjective(SearchObjective):
-    """An objective on the costs of whole outputs.
+    """An objective on the costs of whole outputs; for a cost of your own, override `sentence_cost`.
 
     Args:
-        metric: hamming, edit, bleu, or your own function of predicted and gold tokens to a cost.
+        metric: hamming, edit or bleu.
     """
 
-    metric: MetricName | Callable[..., float] = "hamming"
+    metric: MetricName = "hamming"
+
+    def sentence_cost(self, predicted: Sequence[int], gold: Sequence[int]) -> float:
+        """The cost of an output: 0 is perfect."""
+        return named_metric(self.metric)(predicted, gold)
 
     def costs(self, outputs: "Hypotheses", batch: "Batch") -> "Tensor":
         """The metric of each output. An unknown label of the target is an error of every output."""
         gold = batch.target.masked_fill(~batch.mask, -1)
-        return losses.sentence_costs(named_metric(self.metric), outputs, gold, batch.ends.lengths)
+        return losses.sentence_costs(self.sentence_cost, outputs, gold, batch.ends.lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,9 +79,13 @@ class SoftBeamObjective(SearchObjective):
         """The soft beam over the targets' positions with their costs, and its diagnostics."""
         longer = self.searched(batch)
         watch = (now.update + 1) % self.diagnose_every == 0  # the update that is logged
+        vocab = decoder.embedding.shape[0]
+        costs, expected = self.cost(longer, vocab), (*longer.target.shape, vocab)
+        if costs.shape != expected:
+            raise ValueError(f"a cost must have the shape {expected}, not {tuple(costs.shape)}")
         beam = loop.soft_beam(
             decoder,
-            self.cost(longer, decoder.embedding.shape[0]),
+            costs,
             k=self.k,
             alpha=self.alpha(now),
             lengths=longer.ends.lengths,

@@ -2,11 +2,11 @@
 
 import io
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softbeam.errors import need
+from softbeam.reports.drawings import rebuilt
 from softbeam.runtime.files import require_writable, write_atomic
 
 if TYPE_CHECKING:
@@ -38,9 +38,12 @@ def figure_of(panels: int, width: float, height: float) -> "tuple[Figure, list[A
 
 def image(chart: "Figure", form: str, *, transparent: bool = False) -> bytes:
     """The content of a file of the given form ("png", "svg", ...); an SVG file has no date."""
+    from matplotlib import rc_context
+
     data = io.BytesIO()
     metadata = {"Date": None} if form == "svg" else None
-    chart.savefig(data, format=form, dpi=150, metadata=metadata, transparent=transparent)
+    with rc_context({"svg.fonttype": "path"}):  # the look of a text does not depend on its reader
+        chart.savefig(data, format=form, dpi=150, metadata=metadata, transparent=transparent)
     return data.getvalue()
 
 
@@ -63,8 +66,4 @@ def lines_svg(across: str, label: str, lines: Sequence[Line]) -> str:
     axes.set_xlabel(across)
     axes.set_ylabel(label)
     axes.legend(frameon=False)
-    svg = image(chart, "svg", transparent=True).decode()
-    svg = svg[svg.index("<svg") :]
-    return svg.replace("#000000", "currentColor").replace(
-        "<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1
-    )
+    return rebuilt(image(chart, "svg", transparent=True).decode(), "a chart", label)

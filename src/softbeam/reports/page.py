@@ -6,10 +6,10 @@ samples.
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
-from types import NoneType
 from typing import Any, NamedTuple
 
 import jinja2
@@ -17,28 +17,21 @@ import jinja2
 from softbeam.errors import UserError, need
 from softbeam.objectives.soft_beam import SoftBeamObjective
 from softbeam.reports.charts import lines_svg
+from softbeam.reports.drawings import drawing
 from softbeam.reports.records import figures, place, read_record
 from softbeam.reports.samples import chains
 from softbeam.reports.soft_beams import layout, pictures
 from softbeam.reports.tables import Pair, columns_of, pairs
 from softbeam.reports.verdicts import verdict_counts
-from softbeam.runtime.files import Types, check_fields, read_object, write_text
+from softbeam.runtime.files import read_object, write_text
 from softbeam.training.config import from_yaml
 from softbeam.training.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
 
-TEMPLATE = Path(__file__).with_name("report.html.jinja")
+TEMPLATE, STYLE, SCRIPT = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("report.html.jinja", "report.css", "report.js")
+)
 SCHEDULES = {"alpha": "Alpha of the relaxation", "gold": "Probability of feeding gold"}
-TABLE: Types = {
-    "rows": dict,
-    "published": dict,
-    "digits": dict,
-    "seeds": list,
-    "preset": str,
-    "repeated": str,
-}
-# The elements of matplotlib's SVG files, those of its metadata included.
-DRAWN = {"svg", "defs", "style", "g", "path", "use", "clipPath", "rect", "text", "tspan", "image"}
-DRAWN |= {"metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title", "date"}
 RECORDS = ("table-*.json", "figure-*.json")  # files that `reproduce` writes
 
 
@@ -77,7 +70,7 @@ def write_report(
     runs = [describe(folder) for folder in find_runs(folders, needed=not (files or records))]
     sampled = [chains(path) for path in files]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    page = environment.from_string(TEMPLATE).render(
         title=title,
         tables=tables,
         records=records,
@@ -87,10 +80,22 @@ def write_report(
         curves=curves(runs),
         beams=drawn_beams(runs, beams, sentences),
         sampled=sampled,
+        policy=policy(STYLE, SCRIPT),
+        style=STYLE,
+        script=SCRIPT,
         data=as_script({"samples": [file["texts"] for file in sampled]}),
     )
     write_text(out, page)
     return out
+
+
+def policy(style: str, script: str) -> str:
+    """A Content-Security-Policy: this style, this script, images inside the page, nothing else."""
+    hashes = [
+        f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in (style, script)
+    ]
+    parts = ["default-src 'none'", f"style-src {hashes[0]}", f"script-src {hashes[1]}"]
+    return "; ".join([*parts, "img-src data:", "base-uri 'none'", "form-action 'none'"])
 
 
 def as_script(value: Any) -> str:
@@ -105,19 +110,17 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     files.sort(key=place)
     records = [read_record(path) for path in files]
     for path, record in zip(files, records, strict=True):
-        if "published" in record:
-            check_table(path, record)
         name = path.stem.capitalize().replace("-", " ")
         record |= {"anchor": anchor(path), "name": name, "folder": folder.name}
         record |= {
-            "about": str(record.get("about", "")),
+            "about": record.get("about", ""),
             "counts": verdict_counts(record["claims"]),
         }
-        record["environment"] = read_environment(path, record)
+        record["environment"] = record.get("environment") or {}
         record["cells_shown"] = table_cells(record) if "published" in record else {}
         record["columns"] = columns_of(record["rows"]) if "published" in record else []
         record["figures"] = figures(record)
-        names = [Path(str(file)).name for file in record.get("files") or []]
+        names = [Path(file).name for file in record.get("files") or []]
         record["svgs"] = [drawing(folder / name) for name in names if name.endswith(".svg")]
     return records
 
@@ -129,57 +132,6 @@ def table_cells(record: dict[str, Any]) -> dict[str, list[Pair]]:
 def anchor(path: Path) -> str:
     """A name for links to a record, different for records of different folders."""
     return re.sub(r"[^\w-]+", "-", f"{path.parent.name}-{path.stem}")
-
-
-def read_environment(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """The environment that a record was computed in; empty if the record does not name it."""
-    environment = record.get("environment")
-    if environment is None:
-        return {}
-    types: Types = {"command": list, "commit": (str, NoneType), "started": str}
-    check_fields(environment, f"{path} is not the record of a target: its environment", types)
-    return dict(environment)
-
-
-def check_table(path: Path, record: dict[str, Any]) -> None:
-    """Raises UserError if a record's rows are not a table of numbers."""
-    wrong = f"{path} is not the record of a table"
-    check_fields(record, wrong, TABLE, needed=True)
-    rows, published = record["rows"], record["published"]
-    columns = {tuple(row) if isinstance(row, dict) else () for row in rows.values()}
-    if len(columns) != 1 or not columns.pop():
-        raise UserError(f"{wrong}: its rows do not have the same columns")
-    cells = [*published.values(), *(cell for row in rows.values() for cell in row.values())]
-    if not all(isinstance(cell, list) for cell in cells):
-        raise UserError(f"{wrong}: its cells are not lists")
-    for value in (value for cell in cells for value in cell):
-        if not isinstance(value, int | float | None):
-            raise UserError(f"{wrong}: {value!r} is not a number")
-    if not all(isinstance(n, int) and 0 <= n <= 9 for n in record["digits"].values()):
-        raise UserError(f"{wrong}: its digits are {record['digits']}")
-
-
-def drawing(path: Path) -> str:
-    """The SVG text of a figure, for the page; empty if the file is missing.
-
-    Raises UserError if the file has anything that matplotlib does not write, such as scripts.
-    """
-    if not path.is_file():
-        return ""
-    try:
-        svg = path.read_text(encoding="utf-8")
-        parts = list(ElementTree.fromstring(svg).iter())
-    except (OSError, ValueError, ElementTree.ParseError) as error:
-        raise UserError(f"{path} is not an SVG figure: {error}") from None
-    foreign = {part.tag.rpartition("}")[2] for part in parts} - DRAWN
-    for name, value in (pair for part in parts for pair in part.attrib.items()):
-        local = name.rpartition("}")[2].lower()
-        outside = local == "href" and not value.startswith(("#", "data:image/"))
-        if outside or local.startswith("on"):
-            foreign.add(f"{local}={value[:40]}")
-    if foreign:
-        raise UserError(f"{path} holds {min(foreign)}, which figures of softbeam never do: refused")
-    return svg[svg.index("<svg") :].replace("#000000", "currentColor")
 
 
 def drawn_beams(

@@ -8,7 +8,7 @@ a cell that has a file is not computed again.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from softbeam.errors import UserError
 from softbeam.runtime import ranks
+from softbeam.runtime.allowed import is_allowed
 from softbeam.runtime.files import write_text
 
 C = TypeVar("C")  # a frozen dataclass
@@ -85,26 +86,35 @@ def records(done: Iterable[tuple[Any, Result]], folder: Path) -> list[dict[str, 
 
 # Names by which another process finds the same function and the same cell
 
+WORK = (  # the functions of softbeam that compute cells: a queue can name no other ones
+    "softbeam.training.many:train_planned",
+    "softbeam.training.many:train_quietly",
+    "softbeam.experiments.energies.cells:run",
+    "softbeam.experiments.samplers.cells:compute",
+    "softbeam.experiments.samplers.models:compute",
+    "softbeam.experiments.search_aware.cells:compute",
+)
+
 
 def name_of(run: Work[Any]) -> str:
     """Return `module:function`; raises ValueError if a worker could not import the function."""
     module, name = getattr(run, "__module__", "__main__"), getattr(run, "__qualname__", "")
     if module == "__main__" or "." in name or not name:
         raise ValueError(f"run={run!r}: workers need a function at the top of a module of its own")
+    if module.split(".")[0] == "softbeam" and f"{module}:{name}" not in WORK:
+        raise ValueError(f"run={run!r}: is not in WORK, the functions that workers accept")
     return f"{module}:{name}"
 
 
-def work_named(name: str, modules: Sequence[str] = ()) -> Work[Any]:
+def work_named(name: str) -> Work[Any]:
     """Import a function by its `module:function` name.
 
-    Raises UserError if it does not exist, or belongs neither to softbeam nor to `modules`.
+    Raises UserError if it does not exist, or is neither in `WORK` nor of a module that is allowed.
     """
     module, _, function = name.partition(":")
-    allowed = ("softbeam", *modules)
-    if not any(module == parent or module.startswith(f"{parent}.") for parent in allowed):
-        raise UserError(
-            f"{name} does not belong to {', '.join(allowed)}; --module {module} allows it"
-        )
+    if name not in WORK and not is_allowed(module):
+        hint = "" if module.split(".")[0] == "softbeam" else f"; --allow-module {module} allows it"
+        raise UserError(f"{name} is not a function of softbeam that computes cells{hint}")
     try:
         work: Work[Any] = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:

@@ -184,6 +184,8 @@ def json_object(
     """Parse a JSON object; raises UserError, whose message begins with `wrong`, if it is none."""
     try:
         value = json.loads(content.decode("utf-8"))
+        if b"\\u" in content:  # half of a character can be written so, and no text can hold it
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise UserError(f"{wrong}: {error}") from None
     return check_fields(value, wrong, types, needed=needed)

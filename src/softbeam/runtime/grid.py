@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from softbeam._lazy import lazy
 from softbeam.errors import UserError, check_range
 from softbeam.runtime import ranks
+from softbeam.runtime.allowed import allow, allowed_modules
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
 from softbeam.runtime.job_queue import PAUSE, Queue, Watch, asking, serve, take
 from softbeam.runtime.progress import Progress, clock
@@ -97,7 +98,9 @@ def in_processes(
 ) -> None:
     """Compute cells in new processes with one thread each; after an error no other cell starts."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context, initializer=begin)
+    pool = ProcessPoolExecutor(
+        min(jobs, len(cells)), mp_context=context, initializer=begin, initargs=(allowed_modules(),)
+    )
     try:
         started: dict[Future[float], C] = {pool.submit(compute, c, run, folder): c for c in cells}
         for done in as_completed(started):
@@ -126,7 +129,7 @@ def in_queue(
     with asking(queue) as database, serving(queue, jobs if jobs > 1 else 0, run) as processes:
         watch = Watch(database, cells, run, folder)
         while watch.left:
-            here = jobs == 1 and take(database, modules=[run.__module__], taken=lambda cell: None)
+            here = jobs == 1 and take(database, modules=modules_for(run), taken=lambda cell: None)
             for cell, seconds in watch.finished():
                 progress.advance(1, shown(cell, seconds))
             if not here and watch.left:
@@ -142,7 +145,8 @@ def serving(queue: Queue, jobs: int, run: Work[Any]) -> Iterator[list[BaseProces
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     processes: list[BaseProcess] = [
-        context.Process(target=serve_here, args=(queue, run.__module__, stop)) for _ in range(jobs)
+        context.Process(target=serve_here, args=(queue, modules_for(run), stop))
+        for _ in range(jobs)
     ]
     for process in processes:
         process.start()
@@ -158,11 +162,17 @@ def serving(queue: Queue, jobs: int, run: Work[Any]) -> Iterator[list[BaseProces
             process.join()
 
 
-def serve_here(queue: Queue, module: str, stop: Any) -> None:
+def modules_for(run: Work[Any]) -> list[str]:
+    """Return the modules that are allowed here, and that of a function of the user's own."""
+    own = [] if run.__module__.split(".")[0] == "softbeam" else [run.__module__]
+    return [*allowed_modules(), *own]
+
+
+def serve_here(queue: Queue, modules: Sequence[str], stop: Any) -> None:
     """Serve the queue in a process that `serving` started."""
-    begin()
+    begin(modules)
     with suppress(KeyboardInterrupt), ending():
-        serve(queue, modules=[module], until=lambda busy: bool(stop.is_set()))
+        serve(queue, modules=modules, until=lambda busy: bool(stop.is_set()))
 
 
 def ended_from_outside(jobs: int) -> UserError:
@@ -173,8 +183,12 @@ def ended_from_outside(jobs: int) -> UserError:
     )
 
 
-def begin() -> None:
-    """Set up a new process: one thread for torch, quiet on Ctrl-C, an end with its parent."""
+def begin(modules: Sequence[str]) -> None:
+    """Set up a new process: one thread for torch, quiet on Ctrl-C, an end with its parent.
+
+    The modules that are allowed in the parent are allowed here too.
+    """
+    allow(modules)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softbeam.errors import Interrupted, MissingExtra, UserError, check_range, need, reason
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import (
     Work,
     cell_of,
@@ -213,9 +214,9 @@ def _served(
     try:
         if not Path(attributes["place"]).is_dir():
             raise Unable(f"{attributes['place']}, the folder of a cell, is not on this machine")
-        with chdir(attributes["place"]):
+        with chdir(attributes["place"]), allowing(modules):
             try:
-                run = work_named(attributes["run"], modules)
+                run = work_named(attributes["run"])
                 cell = cell_of(run, attributes["cell"])
             except UserError as error:
                 raise Unable(str(error)) from None
@@ -246,7 +247,7 @@ def serve(
 
     Args:
         queue: the queue to serve.
-        modules: modules whose functions may be run beside softbeam's own.
+        modules: modules of the user's own that cells may name; see `runtime.allowed`.
         until: called between cells with whether any worker is busy; a true answer ends serving.
         say: called with a line for each cell.
     """

@@ -24,7 +24,7 @@ class Worker:
 
     Args:
         queue: the queue that it serves.
-        modules: modules whose functions it may run beside softbeam's own.
+        modules: modules of the user's own that cells may name.
         idle: seconds without work after which it ends.
         quiet: print no line for each cell.
     """

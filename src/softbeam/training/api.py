@@ -9,10 +9,11 @@ from softbeam.data.tasks import EXAMPLES, InMemory, Pair
 from softbeam.errors import UserError
 from softbeam.objectives.base import Objective
 from softbeam.runtime import ranks
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.files import write_text
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training import many
-from softbeam.training.config import CONFIG, RunConfig, check, from_yaml
+from softbeam.training.config import CONFIG, RunConfig, check, from_yaml, modules_of
 from softbeam.training.recipes import RECIPES
 from softbeam.training.runs import Run, load_run
 
@@ -63,8 +64,11 @@ def train(
     if examples is not None:
         data, text = InMemory.of(out, config.data.kind, examples, dev)
         config = replace(config, data=data)
-        if resume and (out / CONFIG).is_file() and from_yaml(out / CONFIG).data != data:
-            raise UserError(f"{out} holds a run on other examples; give another folder")
+        if resume and (out / CONFIG).is_file():
+            with allowing(modules_of(config)):
+                before = from_yaml(out / CONFIG)
+            if before.data != data:
+                raise UserError(f"{out} holds a run on other examples; give another folder")
         write_text(out / EXAMPLES, text)
     elif dev is not None:
         raise TypeError("dev is for examples in memory; give examples too")
@@ -72,7 +76,7 @@ def train(
     many.train(config, out, quiet=quiet, resume=resume, workers=workers)
     with ranks.joined():
         ranks.wait()  # until the first process has written everything
-    return load_run(out)
+    return load_run(out, allow_modules=modules_of(config))
 
 
 def config_of(recipe: str | RunConfig) -> RunConfig:

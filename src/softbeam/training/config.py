@@ -19,16 +19,17 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from softbeam.data.tasks import EXAMPLES, InMemory, Stress, Task
+from softbeam.data.tasks import EXAMPLES, TASKS, InMemory, Stress, Task
 from softbeam.errors import LARGEST_SEED, UserError, check_range, reason
-from softbeam.models.specs import Lstm, Model
+from softbeam.models.specs import MODELS, Lstm, Model
 from softbeam.objectives import OBJECTIVES
 from softbeam.objectives.base import Objective
-from softbeam.objectives.costs import Cost
+from softbeam.objectives.costs import COSTS, Cost
 from softbeam.objectives.likelihood import CrossEntropy
-from softbeam.schedules import Schedule
+from softbeam.runtime.allowed import allowed_modules
+from softbeam.schedules import SCHEDULES, Schedule
 from softbeam.training.kinds import kind_of
-from softbeam.training.searches import FIT, Greedy, Search, from_method, name_of
+from softbeam.training.searches import FIT, SEARCHES, Greedy, Search, from_method, name_of
 
 P = TypeVar("P", bound=ArgumentParser)
 
@@ -115,6 +116,7 @@ class RunConfig:
 
 CONFIG = "config.yaml"  # in a run's folder
 CHOSEN = (Task, Model, Search, Objective, Schedule, Cost)  # a file names the class of such a field
+OURS = (*TASKS, *MODELS, *SEARCHES.values(), *OBJECTIVES, *SCHEDULES, *COSTS)  # and names no other
 OUR_PATH = re.compile(r"""(class_path["']?:\s*["']?)softbeam\.(?:\w+\.)*(\w+)""")
 FORMAT = "run"  # what jsonargparse calls the format of configurations
 
@@ -133,7 +135,18 @@ def load_settings(text: str) -> Any:
     settings = get_loader("yaml")(without_modules(text))
     if isinstance(settings, dict) and isinstance(settings.get("select"), dict):
         settings["select"] = from_method(settings["select"])
+    for stage in settings.values() if isinstance(settings, dict) else ():
+        drop_loader(stage)
     return settings
+
+
+def drop_loader(stage: Any) -> None:
+    """Drop the function by which earlier files said how the teacher of Distillation is loaded."""
+    try:
+        if stage["objective"]["init_args"]["load"] == "softbeam.training.runs.load_run":
+            del stage["objective"]["init_args"]["load"]
+    except (KeyError, TypeError):
+        return
 
 
 def dump_settings(data: Any) -> str:
@@ -141,15 +154,50 @@ def dump_settings(data: Any) -> str:
     return without_modules(text)
 
 
+def our_paths() -> list[str]:
+    """The import paths of `OURS`: where each class is defined, and where a package offers it."""
+    paths = []
+    for kind in OURS:
+        parts = kind.__module__.split(".")
+        paths += [".".join([*parts[:n], kind.__name__]) for n in range(1, len(parts) + 1)]
+    return paths
+
+
+def only_allowed_imports() -> None:
+    """Let values name `OURS` and the modules that are allowed now, and nothing else.
+
+    The settings are jsonargparse's, and last: what was allowed before is denied.
+    """
+    before = [name for name in ALLOWED_BEFORE if name not in allowed_modules()]
+    ALLOWED_BEFORE.update(allowed_modules())
+    allowed = [*our_paths(), *allowed_modules()]
+    set_parsing_settings(import_path_denylist=["*", *before], import_path_allowlist=allowed)
+
+
+ALLOWED_BEFORE: set[str] = set()
+DENIED = re.compile(r"Importing '([\w.]+)' is not allowed|Expected a dot import path string: (\w+)")
+
+
+def why(error: BaseException) -> str:
+    """Say why settings were refused; of an import that is not allowed, what would allow it."""
+    denied = DENIED.search(str(error))
+    if denied is None:
+        return reason(error)
+    path = denied[1] or denied[2]
+    module, _, name = path.rpartition(".")
+    if module.split(".")[0] in ("", "softbeam"):
+        return f"{name} is not a class that a configuration can name"
+    trusted = f"if you trust that code, add --allow-module {module}"
+    return f"a configuration cannot name {path}, which is not softbeam's; {trusted}"
+
+
 def run_parser(default: RunConfig, parser: P) -> P:
     """Make the parser with a flag for every field of a run, and a recipe's values as defaults."""
     set_loader(FORMAT, load_settings, exceptions=(yaml.YAMLError,))
     set_dumper(FORMAT, dump_settings)
     parser.parser_mode = FORMAT
-    set_parsing_settings(
-        subclasses_enabled=list(CHOSEN),
-        import_path_denylist=[],  # none but its own, which it enforces then: os, pickle, ...
-    )
+    set_parsing_settings(subclasses_enabled=list(CHOSEN))
+    only_allowed_imports()
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
     parser.add_class_arguments(RunConfig, None, default=default)
     return parser
@@ -211,14 +259,20 @@ def settings_of(value: Any) -> Any:
         return {"class_path": path_of(type(value)), "init_args": own} if chosen else own
     if isinstance(value, tuple | list):
         return [settings_of(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+    return str(value) if isinstance(value, Path) else value
 
 
 def path_of(kind: type) -> str:
     ours = kind.__module__.split(".")[0] == "softbeam"
     return kind.__name__ if ours else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def modules_of(*values: Any) -> set[str]:
+    """The modules, outside of softbeam, of the classes that configurations have chosen."""
+    kinds = {type(value) for value in values if is_dataclass(value)}
+    inside = [getattr(v, f.name) for v in values if is_dataclass(v) for f in fields(v)]
+    own = {kind.__module__ for kind in kinds if kind.__module__.split(".")[0] != "softbeam"}
+    return own | modules_of(*inside) if inside else own
 
 
 def to_json(config: RunConfig) -> str:
@@ -252,7 +306,7 @@ def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
     try:
         return to_run(parser, parse(parser))
     except Exception as error:
-        raise UserError(f"{what} is not a run configuration: {reason(error)}") from None
+        raise UserError(f"{what} is not a run configuration: {why(error)}") from None
 
 
 def check_yaml(path: Path) -> None:

@@ -23,6 +23,7 @@ from softbeam.data.tasks import Corpus
 from softbeam.errors import Interrupted, UserError, need
 from softbeam.objectives.base import Objective
 from softbeam.runtime import ranks
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.files import (
     Growing,
     load_checkpoint,
@@ -43,7 +44,7 @@ from softbeam.training.checkpoint import (
     restore_training,
     training_tensors,
 )
-from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
+from softbeam.training.config import RunConfig, Stage, from_yaml, modules_of, to_yaml
 from softbeam.training.decoding import best, check_lengths, decode_encoded
 from softbeam.training.evaluation import log_z
 from softbeam.training.kinds import kind_of
@@ -61,6 +62,7 @@ from softbeam.training.runs import (
     METRICS,
     SUMMARY,
     WEIGHTS,
+    load_run,
     load_weights,
     read_summary,
     save_weights,
@@ -98,7 +100,7 @@ def train(
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
         print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
-    with ranks.joined(), flushed_denormals():
+    with ranks.joined(), flushed_denormals(), allowing(modules_of(config)):
         return train_once(config, corpus, out, quiet=quiet, resume=resume)
 
 
@@ -121,7 +123,7 @@ def train_once(
         load_weights(model, warm / WEIGHTS)
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
-    trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
+    trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)
     if ranks.first() and not resume:
         write_start(out, config, codecs, corpus)
     ranks.wait()
@@ -139,6 +141,17 @@ def train_once(
     if ranks.first():
         remove(out / CHECKPOINT)
     return summary
+
+
+def with_models(config: RunConfig) -> RunConfig:
+    """Return the run with the models that its objectives name, such as teachers."""
+
+    def ready(stage: Stage) -> Stage:
+        if stage.objective is None:
+            return stage
+        return replace(stage, objective=stage.objective.loaded(lambda path: load_run(path).model))
+
+    return replace(config, pretrain=ready(config.pretrain), finetune=ready(config.finetune))
 
 
 def check_fit(

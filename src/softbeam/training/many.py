@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.runtime import ranks
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import Result, result_path
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
-from softbeam.training.config import RunConfig, from_text, to_json
+from softbeam.training.config import RunConfig, from_text, modules_of, to_json
 from softbeam.training.loop import finish, train as train_run
 from softbeam.training.runs import CONFIG, SUMMARY
 
@@ -29,6 +30,10 @@ class Planned:
 
     name: str
     config: str
+
+    def __post_init__(self) -> None:
+        if self.name in ("", "..") or self.name != Path(self.name).name:
+            raise ValueError(f"name={self.name!r}: must be the name of a folder, not a path")
 
     def __str__(self) -> str:
         return self.name
@@ -60,14 +65,15 @@ def train_all(
         if not (out / cell.name / SUMMARY).is_file():  # removed by hand, to train it again
             result_path(cell, out).unlink(missing_ok=True)
     one_by_one = workers.alone and not quiet  # then each shows its own progress
-    return run_grid(
-        cells,
-        train_planned if one_by_one else train_quietly,
-        out,
-        workers=workers,
-        title=title,
-        quiet=quiet or one_by_one,
-    )
+    with allowing(modules_of(*configs.values())):
+        return run_grid(
+            cells,
+            train_planned if one_by_one else train_quietly,
+            out,
+            workers=workers,
+            title=title,
+            quiet=quiet or one_by_one,
+        )
 
 
 def planned(configs: Mapping[str, RunConfig]) -> list[Planned]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import save_codec
 from softbeam.errors import UserError
+from softbeam.runtime.allowed import allowing
 from softbeam.runtime.environment import environment
 from softbeam.runtime.files import (
     Types,
@@ -213,15 +214,20 @@ def load_weights(model: nn.Module, path: Path) -> None:
             raise UserError(f"the weights in {path} are not all finite: {name}")
 
 
-def load_run(folder: str | Path, *, device: str | None = None) -> Run:
+def load_run(
+    folder: str | Path, *, device: str | None = None, allow_modules: Iterable[str] = ()
+) -> Run:
     """Load a finished run from its folder, ready to decode.
 
     Args:
         folder: of the run.
         device: where the model is put; an accelerator if there is one and none is given.
+        allow_modules: modules of your own whose classes the run's configuration may name. Loading
+            imports them, so name only modules that you trust.
     """
     folder = Path(folder)
-    config = from_yaml(folder / CONFIG)
+    with allowing(allow_modules):
+        config = from_yaml(folder / CONFIG)
     codecs = load_codecs(folder, config)
     model = config.model.build(len(codecs.source), len(codecs.target))
     load_weights(model, folder / WEIGHTS)

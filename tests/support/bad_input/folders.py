@@ -193,7 +193,10 @@ SHOWN = {
     "rows of text": (as_json(set_key("rows", "x")), f"{TABLE}able: its rows is 'x'"),
     "no seeds": (as_json(lambda r: r.pop("seeds")), f"{TABLE}able: it has no seeds"),
     "uneven rows": (as_json(lambda r: r["rows"].update(x={})), "do not have the same columns"),
-    "cells of text": (as_json(lambda r: r["rows"]["start"].update(dev="x")), "cells are not lists"),
+    "cells of text": (
+        as_json(lambda r: r["rows"]["start"].update(dev="x")),
+        "its rows is {'start'",
+    ),
 }
 FOLDERS.broken("record", "report tables", "tables/table-5.3.json", RECORDS | SHOWN)
 CLAIMS = "report claims --results tables"

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 
 from softbeam.cli import main
-from softbeam.reports.charts import lines_svg
+from softbeam.reports.charts import figure_of, image
 from support.fairseq_checkpoint import write_checkpoint
 from support.report_folders import write_table_record
 from support.small_data import write_conll
@@ -72,8 +72,9 @@ def make_tables(folder: Path) -> None:
         "files": ["elsewhere/figure-6.2.svg"],
     }
     (folder / "figure-6.2.json").write_text(json.dumps(made))
-    svg = lines_svg("sweep", "energy", [("a", [1, 2], [3.0, 4.0])])
-    (folder / "figure-6.2.svg").write_text(svg, encoding="utf-8")
+    chart, (axes,) = figure_of(1, 6.4, 3.2)
+    axes.plot([1, 2], [3.0, 4.0], label="a")
+    (folder / "figure-6.2.svg").write_bytes(image(chart, "svg"))
 
 
 def succeed(*words: str) -> None:

@@ -1,0 +1,45 @@
+"use strict";
+for (const chosen of document.querySelectorAll("[name=verdict]")) {
+  chosen.addEventListener("input", () => {
+    for (const row of document.querySelectorAll("tr[data-verdict]"))
+      row.hidden = chosen.value !== "" && row.dataset.verdict !== chosen.value;
+  });
+}
+for (const section of document.querySelectorAll(".lattices")) {
+  const figures = [...section.querySelectorAll(".lattice")], chosen = section.querySelector("select");
+  const show = () => figures.forEach((figure, i) => { figure.hidden = i !== Number(chosen.value); });
+  chosen.addEventListener("input", show);
+  show();
+}
+for (const figure of document.querySelectorAll(".lattice")) {
+  const nodes = [...figure.querySelectorAll("g[data-told]")], told = figure.querySelector(".told");
+  nodes.forEach((node, i) => {
+    const show = () => { told.textContent = node.dataset.told; };
+    node.addEventListener("focus", show);
+    node.addEventListener("pointerenter", show);
+    node.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (step && nodes[i + step]) { event.preventDefault(); nodes[i + step].focus(); }
+    });
+  });
+}
+const samples = JSON.parse(document.getElementById("data").textContent).samples;
+const units = (text) => text.includes(" ") ? text.split(/(?<= )/) : [...text];
+for (const section of document.querySelectorAll(".browser")) {
+  const [text, chain, sweep] = ["text", "chain", "sweep"].map((n) => section.querySelector(`[name=${n}]`));
+  const show = () => {
+    const rows = samples[section.dataset.file][text.value][chain.value];
+    sweep.max = rows.length;
+    const now = rows[sweep.value - 1], before = units((rows[sweep.value - 2] || now).text);
+    const parts = units(now.text).map((unit, i) => {
+      const changed = unit.trim() !== (before[i] || "").trim();
+      const part = document.createElement(changed ? "mark" : "span");
+      part.textContent = unit;
+      return part;
+    });
+    section.querySelector(".sample").replaceChildren(...parts);
+    section.querySelector("output").textContent = `${sweep.value} of ${rows.length}, energy ${now.energy}`;
+  };
+  for (const control of [text, chain, sweep]) control.addEventListener("input", show);
+  show();
+}
