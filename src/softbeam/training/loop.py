@@ -65,6 +65,7 @@ from softbeam.training.runs import (
     WEIGHTS,
     files_read,
     load_weights,
+    own_files,
     read_summary,
     run_folder,
     save_weights,
@@ -137,8 +138,9 @@ def train_once(
     if resume:
         same_run(config, out)
         if ranks.first():
-            inputs.check(out, files_read(config, corpus, out), accept=accept)
+            inputs.check(out, files_read(config, corpus), accept=accept)
         if summary := ranks.from_first(read_summary(out)):
+            inputs.check(out, own_files(out), accept=accept)
             remove(out / CHECKPOINT)
             return summary
     set_seed(config.seed)
@@ -151,7 +153,9 @@ def train_once(
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(config, corpus, codecs, model, out, quiet=quiet)
-    if ranks.first() and not resume:
+    if ranks.first() and resume:
+        inputs.check(out, own_files(out), accept=accept)
+    elif ranks.first():
         write_start(out, config, codecs, corpus)
     ranks.wait()
     best, skipped = trainer.run(accept=accept)

@@ -16,7 +16,7 @@ from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
 from softbeam.training.config import RunConfig, from_text, to_json
 from softbeam.training.loop import finish, paths_read, train as train_run
-from softbeam.training.runs import CONFIG, SUMMARY, files_read, run_folder
+from softbeam.training.runs import CONFIG, SUMMARY, files_read, own_files, run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def check_inputs(runs: Mapping[Path, RunConfig], *, accept: bool) -> None:
     """
     for folder, config in runs.items() if ranks.first() else ():
         if (folder / inputs.NAME).is_file():
-            files = files_read(config, config.data.load(), folder)
+            files = files_read(config, config.data.load()) | own_files(folder)
             inputs.check(folder, files, accept=accept)
 
 

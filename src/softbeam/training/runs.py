@@ -188,12 +188,16 @@ def content_of(folder: Path) -> str | None:
     return "a run that has hardly begun" if begun else None
 
 
-def files_read(config: RunConfig, corpus: Corpus, out: Path) -> dict[str, Path]:
-    """What a run depends on, by what it is for; the vocabularies in its own folder included."""
+def files_read(config: RunConfig, corpus: Corpus) -> dict[str, Path]:
+    """What a run depends on, by what it is for: data, and the run that it starts from."""
     start = Path(config.warm_start) if config.warm_start else None
-    names = (WEIGHTS, SOURCE, TARGET)
-    starts = {} if start is None else {f"warm_start {name}": start / name for name in names}
-    return corpus.paths | starts | {name: out / name for name in names}
+    names = own_files(start) if start else {}
+    return corpus.paths | {f"warm_start {name}": path for name, path in names.items()}
+
+
+def own_files(out: Path) -> dict[str, Path]:
+    """The files in a run's folder that nobody else may change."""
+    return {name: out / name for name in (WEIGHTS, SOURCE, TARGET)}
 
 
 def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) -> None:
@@ -209,7 +213,7 @@ def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) ->
     write_text(out / METRICS, "")
     save_codec(codecs.source, out / SOURCE)
     save_codec(codecs.target, out / TARGET)
-    inputs.record(out, files_read(config, corpus, out))
+    inputs.record(out, files_read(config, corpus) | own_files(out))
     write_text(out / CONFIG, to_yaml(config))
 
 
