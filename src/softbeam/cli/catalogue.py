@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli.parser import parser, say_json
+from softbeam.cli.parser import overwrite_argument, parser, say_json
 from softbeam.errors import UserError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def models(words: list[str]) -> int:
     command.add_argument(
         "--out", type=str, default="runs/converted", help="convert: the run folder"
     )
+    overwrite_argument(command)
     command.add_argument("--json", action="store_true", help=JSON)
     parsed = command.parse_args(words)
     summary: dict[str, Any]
@@ -111,4 +112,5 @@ def convert(parsed: Any) -> Path:
     if None in files:
         raise UserError("convert needs a checkpoint, --source-dict and --target-dict")
     checkpoint, source, target = map(Path, files)
-    return fairseq.convert(checkpoint, source, target, Path(parsed.out))
+    out = Path(parsed.out)
+    return fairseq.convert(checkpoint, source, target, out, overwrite=parsed.overwrite)

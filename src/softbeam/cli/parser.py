@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 import docstring_parser
@@ -89,6 +90,23 @@ def add_fields(made: Parser, settings: type, *, skip: Container[str] = ()) -> No
         assert f.default is not MISSING
         flag, text = f"--{f.name.replace('_', '-')}", field_docs(settings)[f.name]
         made.add_argument(flag, type=f.type, default=f.default, help=text)
+
+
+def overwrite_argument(command: Any) -> None:
+    """Add the flag that lets a command replace what exists."""
+    text = "replace an output that exists, once the new one is complete"
+    command.add_argument("--overwrite", action="store_true", help=text)
+
+
+def accept_argument(command: Any) -> None:
+    """Add the flag that lets a command go on with files that have changed."""
+    text = "go on although data, vocabularies, weights or checkpoints have changed; recorded"
+    command.add_argument("--accept-changed-inputs", action="store_true", help=text)
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return all files below a folder, or the path itself if it is no folder."""
+    return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
 
 
 def given_texts(parsed: Any) -> list[str]:

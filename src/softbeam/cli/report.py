@@ -6,9 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from softbeam.cli.parser import parser, say_json, whole_numbers
+from softbeam.cli.parser import (
+    accept_argument,
+    files_in,
+    overwrite_argument,
+    parser,
+    say_json,
+    whole_numbers,
+)
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import check_range
+from softbeam.runtime import outputs
 
 
 def demo(words: list[str]) -> int:
@@ -49,6 +57,7 @@ def report(words: list[str]) -> int:
         "or figure-3.1",
     )
     command.add_argument("--out", type=str, default=None, help="the file to write")
+    overwrite_argument(command)
     command.add_argument("--beams", type=int, default=1, help="how many runs get pictures of beams")
     command.add_argument(
         "--sentences",
@@ -61,14 +70,18 @@ def report(words: list[str]) -> int:
     if parsed.runs == ["figure-3.1"]:
         from softbeam.experiments.figure_3_1 import figure_3_1
 
-        print(figure_3_1(Path(parsed.out or "figure-3.1.png")))
+        picture = Path(parsed.out or "figure-3.1.png")
+        with outputs.new_file(picture, overwrite=parsed.overwrite):
+            print(figure_3_1(picture))
         return 0
     from softbeam.reports.page import write_report
 
     check_range("--beams", parsed.beams, least=0)
     sentences = whole_numbers("--sentences", parsed.sentences) if parsed.sentences else []
     paths, page = [Path(path) for path in parsed.runs], Path(parsed.out or "report.html")
-    print(write_report(paths, page, beams=parsed.beams, sentences=sentences))
+    read = [file for path in paths for file in files_in(path) if file.suffix != ".html"]
+    with outputs.new_file(page, overwrite=parsed.overwrite, inputs=read):
+        print(write_report(paths, page, beams=parsed.beams, sentences=sentences))
     return 0
 
 
@@ -111,14 +124,15 @@ def reproduce(words: list[str]) -> int:
     from softbeam.runtime.progress import clock
 
     command = parser("reproduce", "Compute a table or figure; finished parts are not run again.")
-    names = "; ".join(f"{k}: {v}" for k, v in TARGETS.items())
-    command.add_argument("what", type=str, help=f"{names}; {ALL}: all of these")
+    targets = "; ".join(f"{k}: {v}" for k, v in TARGETS.items())
+    command.add_argument("what", type=str, help=f"{targets}; {ALL}: all of these")
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
     command.add_argument("--preset", type=str, default="cpu", help=sizes)
     command.add_argument("--out", type=str, default="runs/reproduce", help="folder of results")
     seeds = "number of seeds; if not given, 3, or 5 for table-6.1 and figure-6.1"
     command.add_argument("--seeds", type=int | None, default=None, help=seeds)
     worker_arguments(command, jobs=None)
+    accept_argument(command)
     command.add_argument("--distinct", action="store_true", help="use each phoneme sequence once")
     command.add_argument(
         "--run",
@@ -138,12 +152,13 @@ def reproduce(words: list[str]) -> int:
     command.add_argument("--json", action="store_true", help="print the record as a line of JSON")
     parsed = command.parse_args(words)
     folder = Path(parsed.run) if parsed.run else None
-    knobs = {k: parsed[k] for k in ("preset", "seeds", "distinct", "start", "quiet")}
+    names = ("preset", "seeds", "distinct", "start", "quiet", "accept_changed_inputs")
+    knobs = {name: parsed[name] for name in names}
     parsed.jobs = os.cpu_count() or 1 if parsed.jobs is None else parsed.jobs
     knobs["workers"] = workers_of(parsed)
     out, started, records = Path(parsed.out), time.monotonic(), []
     if parsed.what == ALL:
-        shared = ("preset", "seeds", "workers", "quiet")
+        shared = ("preset", "seeds", "workers", "quiet", "accept_changed_inputs")
         prepare(out=out, run=folder, **{name: knobs[name] for name in shared})
     for what in TARGETS if parsed.what == ALL else [parsed.what]:
         records.append(run(what, out=out, run=folder, **knobs))

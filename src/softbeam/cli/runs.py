@@ -2,14 +2,25 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli.parser import Parser, as_lists, field_docs, parser, say_json
+from softbeam.cli.parser import (
+    Parser,
+    as_lists,
+    field_docs,
+    files_in,
+    overwrite_argument,
+    parser,
+    say_json,
+)
 from softbeam.errors import UserError, check_range
 from softbeam.runtime.files import write_text
+from softbeam.runtime.outputs import folder, new_file
 from softbeam.training.config import CONFIG, from_yaml
 from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search, name_of
 
@@ -25,6 +36,7 @@ else:
     charts = lazy("softbeam.reports.charts")
     decoding, runs = lazy("softbeam.training.decoding"), lazy("softbeam.training.runs")
 
+ANALYSIS = "analysis.json"
 OWN = "the search that chose the run's weights if not given"
 
 
@@ -35,19 +47,36 @@ def decode(words: list[str]) -> int:
     )
     search_arguments(made)
     made.add_argument("--input", type=str, required=True, help="inputs, one on a line; - for stdin")
-    made.add_argument("--output", type=str, default=None, help="file; standard output if not given")
+    made.add_argument(
+        "--output", type=str, default="-", help="file; standard output if - or not given"
+    )
+    overwrite_argument(made)
     made.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
     parsed, search = parse_search(made, words)
     torch.set_num_threads(parsed.threads)
-    run = runs.load_run(parsed.run)
-    lines = decoding.read_inputs(parsed.input)
-    outputs = run.decode(lines, search, quiet=parsed.quiet)
-    text = decoding.render(lines, outputs, style=parsed.format, nbest=search.nbest)
-    if parsed.output is None:
-        sys.stdout.write(text)
-    else:
-        write_text(Path(parsed.output), text)
+    with output_of(parsed, lambda: [Path(parsed.input)]) as write:
+        run = runs.load_run(parsed.run)
+        lines = decoding.read_inputs(parsed.input)
+        outputs = run.decode(lines, search, quiet=parsed.quiet)
+        write(decoding.render(lines, outputs, style=parsed.format, nbest=search.nbest))
     return 0
+
+
+@contextmanager
+def output_of(
+    parsed: Any, inputs: Callable[[], Iterable[Path]]
+) -> Iterator[Callable[[str], object]]:
+    """Give a function that writes a text to --output, and check first that it may be written.
+
+    The files of the run, and those that `inputs` returns, are not replaced.
+    """
+    if parsed.output in (None, "-"):
+        yield sys.stdout.write if parsed.output else str
+        return
+    out = Path(parsed.output)
+    read = [*files_in(Path(parsed.run)), *inputs()] if out.exists() else []
+    with new_file(out, overwrite=parsed.overwrite, inputs=read):
+        yield lambda text: write_text(out, text)
 
 
 def evaluate(words: list[str]) -> int:
@@ -57,6 +86,7 @@ def evaluate(words: list[str]) -> int:
     made.add_argument("--split", type=str, default="dev", help="train, dev or test")
     made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
     made.add_argument("--output", type=str, default=None, help="also write the outputs here")
+    overwrite_argument(made)
     made.add_argument("--against", type=str, default=None, help="another run: is it different?")
     made.add_argument(
         "--check-normalization", action="store_true", help="raw and normalized scores, and log Z"
@@ -65,14 +95,14 @@ def evaluate(words: list[str]) -> int:
     if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
         raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
     torch.set_num_threads(parsed.threads)
-    run = runs.load_run(parsed.run)
-    other = None if parsed.against is None else runs.load_run(parsed.against)
-    if other is not None:
-        run.check_kind(other)
-    evaluation = run.evaluate(parsed.split, search, quiet=parsed.quiet)
-    if parsed.output is not None:
-        text = "".join(" ".join(tokens) + "\n" for tokens in evaluation.outputs)
-        write_text(Path(parsed.output), text)
+    data = from_yaml(Path(parsed.run) / CONFIG).data
+    with output_of(parsed, lambda: data.load().paths.values()) as write:
+        run = runs.load_run(parsed.run)
+        other = None if parsed.against is None else runs.load_run(parsed.against)
+        if other is not None:
+            run.check_kind(other)
+        evaluation = run.evaluate(parsed.split, search, quiet=parsed.quiet)
+        write("".join(" ".join(tokens) + "\n" for tokens in evaluation.outputs))
     show_figures(evaluation.metrics)
     record = {"run": parsed.run} | evaluation.record()
     if other is not None:
@@ -109,6 +139,7 @@ def analyze(words: list[str]) -> int:
         "--limit", type=int | None, default=None, help="use only the first LIMIT examples"
     )
     made.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
+    overwrite_argument(made)
     made.add_argument("--threads", type=int, default=1, help="processor threads")
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="everything as a last line of JSON")
@@ -117,25 +148,38 @@ def analyze(words: list[str]) -> int:
     for name, value in [*positive, ("limit", 1 if parsed.limit is None else parsed.limit)]:
         if value < 1:
             raise UserError(f"--{name} {value}: must be at least 1")
-    out = Path(parsed.out)
+    out, analyzed = Path(parsed.out), [Path(run) for run in parsed.runs]
     charts.require_charts(out)
-    measures = analysis.analyze(
-        [Path(folder) for folder in parsed.runs],
-        split=parsed.split,
-        beams=parsed.beams,
-        normalize=parsed.normalize,
-        limit=parsed.limit,
-        threads=parsed.threads,
-        quiet=parsed.quiet,
-    )
-    print(analysis_charts.as_text(measures))
-    write_text(out / "analysis.json", json.dumps(measures, indent=1, ensure_ascii=False) + "\n")
-    figures = analysis_charts.write_figures(measures, out)
+    with folder(
+        out,
+        describe=analysis_in,
+        inputs=analyzed,
+        overwrite=parsed.overwrite,
+        hint="--overwrite replaces it",
+    ) as place:
+        measures = analysis.analyze(
+            analyzed,
+            split=parsed.split,
+            beams=parsed.beams,
+            normalize=parsed.normalize,
+            limit=parsed.limit,
+            threads=parsed.threads,
+            quiet=parsed.quiet,
+        )
+        print(analysis_charts.as_text(measures))
+        text = json.dumps(measures, indent=1, ensure_ascii=False) + "\n"
+        figures = analysis_charts.write_figures(measures, place)
+        write_text(place / ANALYSIS, text)
     names = ", ".join(dict.fromkeys(path.stem for path in figures))
-    print(f"\nin {out}: analysis.json, and as .png and .svg {names}")
+    print(f"\nin {out}: {ANALYSIS}, and as .png and .svg {names}")
     if parsed.json:
         say_json(measures)
     return 0
+
+
+def analysis_in(place: Path) -> str | None:
+    """Say whether a folder is that of an analysis."""
+    return "an analysis" if (place / ANALYSIS).is_file() else None
 
 
 def search_arguments(made: Parser) -> None:

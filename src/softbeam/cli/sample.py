@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli.parser import Parser, add_fields, as_lists, given_texts, parser, say_json
+from softbeam.cli.parser import (
+    Parser,
+    accept_argument,
+    add_fields,
+    as_lists,
+    given_texts,
+    overwrite_argument,
+    parser,
+    say_json,
+)
 from softbeam.data.readers import read_texts
 from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.runtime import ranks
@@ -54,6 +63,8 @@ def sample(words: list[str]) -> int:
     )
     arguments.add_argument("--out", type=str, default="samples.jsonl", help="file to write")
     arguments.add_argument("--resume", action="store_true", help="continue an interrupted file")
+    overwrite_argument(arguments)
+    accept_argument(arguments)
     arguments.add_argument(
         "--checkpoint-every", type=float, default=2.0, help="seconds between checkpoints, at least"
     )
@@ -64,30 +75,51 @@ def sample(words: list[str]) -> int:
     parsed = arguments.parse_args(as_lists(words, ("--anneal",)))
     check_range("--checkpoint-every", parsed.checkpoint_every, least=0)
     config, texts = SamplingConfig(**given_settings(parsed)), texts_to_sample(parsed)
-    out = Path(parsed.out)
-    header = files.make_header(parsed.mlm, texts, config, parsed.threads)
-    quiet = parsed.quiet or not ranks.first()
-    with ranks.joined():
-        ready = parsed.resume and ranks.first()
-        record = ranks.from_first(summary.finished(out, header) if ready else None)
+    out, quiet = Path(parsed.out), parsed.quiet or not ranks.first()
+    goes_on = {"resume": parsed.resume, "overwrite": parsed.overwrite}
+    with files.sample_files(out, read=files_read(parsed), **goes_on) as place:
+        record = None
+        accept = parsed.accept_changed_inputs
+        if parsed.resume:
+            record = ranks.from_first(
+                summary.finished(place, header_of(parsed, texts, config), accept=accept)
+                if ranks.first()
+                else None
+            )
         if record is None:
             for line in () if quiet else [*config.caveats(), *idle_processes(texts, config)]:
                 print(f"note: {line}", file=sys.stderr)
-            seconds = files.write_samples(
-                load_mlm(parsed),
-                header,
+            mlm = load_mlm(parsed)
+            seconds, header = files.write_samples(
+                mlm,
+                header_of(parsed, texts, config),
                 config,
-                out,
+                place,
                 resume=parsed.resume,
                 every=parsed.checkpoint_every,
                 quiet=quiet,
+                accept_changed_inputs=accept,
             )
-            record = summary.finish(out, header, seconds=seconds) if ranks.first() else None
+            if ranks.first():
+                record = summary.finish(place, header, seconds=seconds, named=out)
     if record is not None and ranks.first():
         print(summary.as_text(record))
         if parsed.json:
             say_json(record)
     return 0
+
+
+def header_of(parsed: Any, texts: list[str], config: SamplingConfig) -> "files.Header":
+    """Collect what the samples depend on, with digests of the model's files on this machine."""
+    model = catalogue.model_files(parsed.mlm)
+    return files.make_header(parsed.mlm, texts, config, parsed.threads, model)
+
+
+def files_read(parsed: Any) -> list[Path]:
+    """Return the files that the options name, and those of the model."""
+    given = (parsed.input, parsed.lexicon, parsed.allowed)
+    named = [Path(name) for name in given if name not in (None, "-")]
+    return [*named, *catalogue.model_files(parsed.mlm).values()]
 
 
 def idle_processes(texts: list[str], config: SamplingConfig) -> list[str]:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli.parser import field_docs, parser, say_json, whole_numbers
+from softbeam.cli.parser import (
+    accept_argument,
+    field_docs,
+    overwrite_argument,
+    parser,
+    say_json,
+    whole_numbers,
+)
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import UserError
 from softbeam.models import specs
@@ -75,6 +82,7 @@ second stage, or a name and words of `softbeam train`:
   --seeds LIST    seeds, 1 if not given
   --split NAME    what is scored: dev or test
   --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
+  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
   --jobs N        processes here, 1 if not given
   --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
   --quiet         no progress
@@ -92,6 +100,7 @@ on dev, best first:
   --over FIELD=A,B  a field of the recipe and its values
   --seeds LIST      seeds, 1 if not given
   --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
+  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
   --jobs N          processes here, 1 if not given
   --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
   --quiet           no progress
@@ -111,6 +120,8 @@ def train(words: list[str]) -> int:
         parsed.out,
         quiet=parsed.quiet,
         resume=parsed.resume,
+        overwrite=parsed.overwrite,
+        accept_changed_inputs=parsed.accept_changed_inputs,
         workers=workers_of(parsed),
     )
     if not ranks.first():
@@ -143,6 +154,7 @@ def compare(words: list[str]) -> int:
         split=parsed.split,
         workers=workers_of(parsed),
         quiet=parsed.quiet,
+        accept_changed_inputs=parsed.accept_changed_inputs,
     )
     print(comparison.as_text(found))
     print(f"report: {found['report']}")
@@ -170,8 +182,8 @@ def sweep(words: list[str]) -> int:
         if name in made:
             raise UserError(f"--over: two combinations would both be called {name}")
         made[name] = parse_run("sweep", [words[0], *shared, *flags])[0]
-    knobs = {"workers": workers_of(parsed), "quiet": parsed.quiet}
-    found = sweeping.sweep(made, seeds, Path(parsed.out), **knobs)
+    knobs = {name: parsed.__dict__[name] for name in ("quiet", "accept_changed_inputs")}
+    found = sweeping.sweep(made, seeds, Path(parsed.out), workers=workers_of(parsed), **knobs)
     print(sweeping.as_text(found))
     if parsed.json:
         say_json(found)
@@ -192,10 +204,13 @@ def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, lis
     for flag in ("--quiet", "--json"):
         own.add_argument(flag, action="store_true")
     worker_arguments(own)
+    accept_argument(own)
     try:
         parsed, shared = own.parse_known_args(words)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if "--overwrite" in shared:
+        raise UserError("--overwrite: finished runs in --out are kept; remove it to train anew")
     seeds = whole_numbers("--seeds", parsed.seeds)
     if len({*seeds}) < len(seeds):
         raise UserError(f"--seeds {parsed.seeds}: each is given once")
@@ -218,6 +233,8 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
     made.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    overwrite_argument(made)
+    accept_argument(made)
     worker_arguments(made)
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []

@@ -46,8 +46,20 @@ class Corpus:
 
     def identity(self) -> list[tuple[str, int, int]]:
         """Return path, size and time of change of every file, as they are now."""
-        paths = [p for v in self.files.values() for p in ([v] if isinstance(v, str) else v)]
-        return [identity_of(path) for path in paths]
+        return [identity_of(str(path)) for path in self.paths.values()]
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The files by what they are for: data.train, or data.train.source and .target."""
+        return {
+            f"data.{split}{end}": Path(path)
+            for split, files in self.files.items()
+            for end, path in (
+                [("", files)]
+                if isinstance(files, str)
+                else zip((".source", ".target"), files, strict=True)
+            )
+        }
 
 
 def identity_of(path: str) -> tuple[str, int, int]:

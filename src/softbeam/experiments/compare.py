@@ -10,8 +10,9 @@ from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
+from softbeam.runtime import inputs
 from softbeam.runtime.allowed import allowing
-from softbeam.runtime.grid import ALONE, Workers
+from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.training.config import RunConfig, Stage, modules_of, to_json
 from softbeam.training.kinds import LOWER_IS_BETTER, kind_of
 from softbeam.training.many import train_all
@@ -43,25 +44,14 @@ def compare(
     split: str = "dev",
     workers: Workers = ALONE,
     quiet: bool = False,
+    accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Train every trial with every seed below `out`, score it, and test it against the first.
 
     Trials with equal first stages share one run of that stage. Finished runs are kept and stopped
-    ones resumed, so an interrupted comparison can be started again.
+    ones resumed, so an interrupted comparison can be started again. Raises UserError if another
+    process writes to `out`, or if what a run depends on has changed and this is not accepted.
     """
-    with allowing(modules_of(*(trial.config for trial in trials))):
-        return _compare(trials, seeds, out, split=split, workers=workers, quiet=quiet)
-
-
-def _compare(
-    trials: Sequence[Trial],
-    seeds: Sequence[int],
-    out: Path,
-    *,
-    split: str,
-    workers: Workers,
-    quiet: bool,
-) -> dict[str, Any]:
     refuse_twins(trials)
     for seed in seeds:
         check_range("--seeds", seed, least=0, most=LARGEST_SEED)
@@ -77,17 +67,25 @@ def _compare(
             if start is not None:
                 config = replace(config, warm_start=str(out / f"{start.name}-{seed}"))
             rounds[1][f"{trial.name}-{seed}"] = config
-    for configs in rounds:
-        train_all(configs, out, workers=workers, quiet=quiet)
-    scored = {
-        trial.name: [score(out / f"{trial.name}-{seed}", split) for seed in seeds]
-        for trial in [*starts.values(), *trials]
-    }
-    task = trials[0].config.data
-    references = kind_of(task).problems(task.load().split(split)).references * len(seeds)
-    rows = table_rows(scored, trials[0], references, seeds)
-    tables = [ResultTable("Results", [readable(row) for row in rows])]
-    write_report([out], out / "report.html", title="comparison", tables=tables)
+    with allowing(modules_of(*(trial.config for trial in trials))), grid_folder(out):
+        inputs.record(out, {})
+        for configs in rounds:
+            train_all(
+                configs,
+                out,
+                workers=workers,
+                quiet=quiet,
+                accept_changed_inputs=accept_changed_inputs,
+            )
+        scored = {
+            trial.name: [score(out / f"{trial.name}-{seed}", split) for seed in seeds]
+            for trial in [*starts.values(), *trials]
+        }
+        task = trials[0].config.data
+        references = kind_of(task).problems(task.load().split(split)).references * len(seeds)
+        rows = table_rows(scored, trials[0], references, seeds)
+        tables = [ResultTable("Results", [readable(row) for row in rows])]
+        write_report([out], out / "report.html", title="comparison", tables=tables)
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 
 

@@ -32,6 +32,8 @@ from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
+from softbeam.runtime import inputs
+from softbeam.runtime.grid import grid_folder
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run_chains
 from softbeam.sampling.energies import LocalEnergy
@@ -99,22 +101,25 @@ FEWEST = 5  # of those to learn from
 def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
     """Train, decode and sample; print and write the tables; say what they show and what to do next.
 
-    Returns the rows of the tables `accuracy`, `differences` and `sampling`.
+    Trainings that are finished are kept, so that a demo which was stopped goes on. Returns the rows
+    of the tables `accuracy`, `differences` and `sampling`.
     """
     require_charts(out)
     started = time.monotonic()
     short = short_words()
     test = LetterSounds(words=size.words).load().split("test")
-    decoded = decode_all(out, size, test, quiet)
-    rows = {
-        "accuracy": [accuracy(name, outputs) for name, outputs in decoded.items()],
-        "differences": differences(decoded, test),
-        "sampling": samplers(short, size, quiet),
-    }
-    tables = tables_of(rows, len(test))
-    for table in tables:
-        print(titled_rows(table.title, table.rows), fill(table.note, 100), "", sep="\n")
-    page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
+    with grid_folder(out):
+        inputs.record(out, {})
+        decoded = decode_all(out, size, test, quiet)
+        rows = {
+            "accuracy": [accuracy(name, outputs) for name, outputs in decoded.items()],
+            "differences": differences(decoded, test),
+            "sampling": samplers(short, size, quiet),
+        }
+        tables = tables_of(rows, len(test))
+        for table in tables:
+            print(titled_rows(table.title, table.rows), fill(table.note, 100), "", sep="\n")
+        page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
     for line in conclusions(rows):
         print(f"- {line}")
     print(f"report: {page}  ({clock(time.monotonic() - started)})", "what next:", sep="\n")
@@ -151,7 +156,7 @@ def decode_all(
         if not quiet:
             print(f"{name}, {size.words:,} words", flush=True)
         folder = folder_of(out, name)
-        train(config, folder, quiet=quiet)
+        train(config, folder, quiet=quiet, resume=True)
         loaded = load_run(folder)
         decoded[name] = {
             named: Decoded(
@@ -312,8 +317,8 @@ def tables_of(rows: Mapping[str, Sequence[Row]], words: int) -> list[ResultTable
                 for row in rows["differences"]
             ],
             "Points of letters right, with 95 % intervals over test words (one seed); as many "
-            "updates each. As trained: each is decoded with the scores it was trained for. The task "
-            "was chosen because training and decoding differ much in it (docs/results/beyond.md).",
+            "updates each. As trained: each is decoded with the scores it was trained for. It was "
+            "chosen as a task in which training and decoding differ much (docs/results/beyond.md).",
         ),
         ResultTable(
             f"Sampling from a masked language model: words of {PHONEMES} phonemes",

@@ -8,8 +8,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from softbeam.errors import LARGEST_SEED, check_range
+from softbeam.runtime import inputs
 from softbeam.runtime.files import require_writable, write_text
-from softbeam.runtime.grid import ALONE, Workers
+from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.runtime.text_tables import aligned
 from softbeam.training.config import RunConfig
 from softbeam.training.many import train_all
@@ -22,11 +23,13 @@ def sweep(
     *,
     workers: Workers = ALONE,
     quiet: bool = False,
+    accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Train every setting with every seed below `out`, and order them by their dev scores.
 
     Finished runs are kept and stopped ones resumed, so a sweep can be started again, also with more
-    settings.
+    settings. Raises UserError if another process writes to `out`, or if what a run depends on has
+    changed and this is not accepted.
     """
     for seed in seeds:
         check_range("--seeds", seed, least=0, most=LARGEST_SEED)
@@ -36,12 +39,22 @@ def sweep(
         for name, config in configs.items()
         for seed in seeds
     }
-    done = train_all(runs, out, workers=workers, title="sweep", quiet=quiet)
-    summaries = dict(zip(runs, done, strict=True))
-    rows = [row_of(name, {seed: summaries[f"{name}-{seed}"] for seed in seeds}) for name in configs]
-    rows.sort(key=lambda row: -row["score"])
-    result = {"rows": rows, "best": str(out / f"{rows[0]['setting']}-{best_seed(rows[0])}")}
-    write_text(out / "sweep.json", json.dumps(result, indent=1) + "\n")
+    with grid_folder(out):
+        inputs.record(out, {})
+        done = train_all(
+            runs,
+            out,
+            workers=workers,
+            title="sweep",
+            quiet=quiet,
+            accept_changed_inputs=accept_changed_inputs,
+        )
+        summaries = dict(zip(runs, done, strict=True))
+        by_setting = {n: {seed: summaries[f"{n}-{seed}"] for seed in seeds} for n in configs}
+        rows = [row_of(name, by_seed) for name, by_seed in by_setting.items()]
+        rows.sort(key=lambda row: -row["score"])
+        result = {"rows": rows, "best": str(out / f"{rows[0]['setting']}-{best_seed(rows[0])}")}
+        write_text(out / "sweep.json", json.dumps(result, indent=1) + "\n")
     return result
 
 

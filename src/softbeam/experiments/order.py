@@ -1,12 +1,20 @@
 """How a table or figure is to be reproduced, and the grid that its cells are run on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from softbeam._lazy import lazy
+from softbeam.runtime import inputs
 from softbeam.runtime.cells import C, Result, Work
 from softbeam.runtime.grid import ALONE, Workers, run_grid
+from softbeam.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from softbeam.training import many
+else:
+    many = lazy("softbeam.training.many")  # loads torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +31,7 @@ class Order:
         run: the run to sample from (Tables 6.2 to 6.6 and their figures); None trains a model for
             each seed.
         start: the first texts of chains: all positions predicted at once, or random tokens.
+        accept_changed_inputs: go on also if data or weights have changed since results were made.
     """
 
     folder: Path
@@ -33,9 +42,18 @@ class Order:
     distinct: bool = False
     run: Path | None = None
     start: Literal["greedy", "random"] = "greedy"
+    accept_changed_inputs: bool = False
 
     def results(self, cells: Sequence[C], work: Work[C], title: str) -> list[Result]:
         """The results of cells, in their order; cells without a result in the folder are run."""
         return run_grid(
             cells, work, self.folder, workers=self.workers, title=title, quiet=self.quiet
         )
+
+    def check_runs(self, runs: Mapping[Path, RunConfig]) -> None:
+        """Raises UserError if what existing runs depend on has changed and is not accepted."""
+        many.check_inputs(runs, accept=self.accept_changed_inputs)
+
+    def check_files(self, files: inputs.Files) -> None:
+        """Raises UserError if files differ from those that earlier results were made with."""
+        inputs.remember(self.folder, files, accept=self.accept_changed_inputs)

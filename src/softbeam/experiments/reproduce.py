@@ -12,9 +12,10 @@ from softbeam.errors import UserError, check_range, need
 from softbeam.experiments.order import Order
 from softbeam.reports.records import read_record, rounded, write_record
 from softbeam.reports.verdicts import verdict_counts
+from softbeam.runtime import inputs
 from softbeam.runtime.environment import environment
 from softbeam.runtime.files import require_writable, write_text
-from softbeam.runtime.grid import ALONE, Workers
+from softbeam.runtime.grid import ALONE, Workers, grid_folder
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +90,14 @@ PRESETS = {
 
 
 def prepare(
-    *, preset: str, out: Path, seeds: int | None, workers: Workers, run: Path | None, quiet: bool
+    *,
+    preset: str,
+    out: Path,
+    seeds: int | None,
+    workers: Workers,
+    run: Path | None,
+    quiet: bool,
+    accept_changed_inputs: bool = False,
 ) -> None:
     """Check all targets, then train every run that their tables share.
 
@@ -100,8 +108,17 @@ def prepare(
     torch.set_num_threads(1)
     tables = list(TRAINING)
     numbers = first_seeds(repetitions(tables[0], seeds))
-    order = Order(folder=out, seeds=numbers, preset=preset, workers=workers, quiet=quiet)
-    search_aware.finish(tables, order)
+    order = Order(
+        folder=out,
+        seeds=numbers,
+        preset=preset,
+        workers=workers,
+        quiet=quiet,
+        accept_changed_inputs=accept_changed_inputs,
+    )
+    with grid_folder(out):
+        inputs.record(out, {})
+        search_aware.finish(tables, order)
 
 
 def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None) -> None:
@@ -141,10 +158,13 @@ def reproduce(
     run: Path | None = None,
     start: Literal["greedy", "random"] = "greedy",
     quiet: bool = False,
+    accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Compute a table or figure, and write `WHAT.json` and `WHAT.txt`; returns the record.
 
     Cells whose results are in the folder, also those of another target, are not computed again.
+    Raises UserError if another process writes to the folder, or if data or weights differ from
+    those that the results in it were computed with.
 
     Args:
         what: the target, as "table-6.1".
@@ -156,6 +176,7 @@ def reproduce(
         run: a run to sample from (Tables 6.2 to 6.6 and their figures).
         start: the first texts of chains.
         quiet: print no progress.
+        accept_changed_inputs: go on also if data or weights have changed.
     """
     check(what, preset, seeds, out, run)
     torch.set_num_threads(1)
@@ -169,12 +190,15 @@ def reproduce(
         distinct=distinct,
         run=run,
         start=start,
+        accept_changed_inputs=accept_changed_inputs,
     )
-    results = family_of(what).make(what, order)
-    head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}
-    record: dict[str, Any] = rounded(head | results | {"environment": began})
-    write_text(out / f"{what}.txt", results["text"] + "\n")
-    write_record(out / f"{what}.json", record)
+    with grid_folder(out):
+        inputs.record(out, {})
+        results = family_of(what).make(what, order)
+        head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}
+        record: dict[str, Any] = rounded(head | results | {"environment": began})
+        write_text(out / f"{what}.txt", results["text"] + "\n")
+        write_record(out / f"{what}.json", record)
     return record
 
 

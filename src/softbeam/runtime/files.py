@@ -129,6 +129,14 @@ class Growing:
             raise cannot_write(self.path, error) from error
         return self.file.tell()
 
+    def content(self) -> bytes:
+        """Return what has been written, also if the file has been deleted or renamed since."""
+        end = self.file.tell()
+        self.file.seek(0)
+        content = self.file.read(end)
+        self.file.seek(end)
+        return content
+
     def close(self) -> None:
         self.file.close()
 

@@ -6,13 +6,14 @@ stopped, also with other workers or more cells.
 
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
 from softbeam.errors import UserError, check_range
-from softbeam.runtime import ranks
+from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.allowed import allow, allowed_modules
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
 from softbeam.runtime.job_queue import PAUSE, Queue, Watch, asking, serve, take
@@ -58,6 +59,23 @@ class Workers:
 
 
 ALONE = Workers()
+RESULT = re.compile(r"[0-9a-f]{16}\.json")
+
+
+def grid_folder(out: Path) -> AbstractContextManager[Path]:
+    """Own the folder of a grid, which goes on with the results that are in it.
+
+    Raises UserError if another process has it, or if softbeam did not write what is in it.
+    """
+    return outputs.folder(out, describe=content_of, resume=True)
+
+
+def content_of(folder: Path) -> str | None:
+    """Say whether a folder is that of a grid: by its record, its results, or subfolders alone."""
+    results = (path.name for path in (folder / "results").glob("*.json"))
+    ours = (folder / inputs.NAME).is_file() or any(RESULT.fullmatch(name) for name in results)
+    visible = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return "a grid" if ours or all(path.is_dir() for path in visible) else None
 
 
 def run_grid(

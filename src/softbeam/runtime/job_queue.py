@@ -29,6 +29,7 @@ from softbeam.runtime.cells import (
     settings,
     work_named,
 )
+from softbeam.runtime.locks import Held
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -40,6 +41,7 @@ DRIVERS |= {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 RETRIES = 3  # of a cell whose worker has died
 OPENINGS = 5  # several processes may make the tables of a new database at once
 PAUSE = 0.5  # seconds between two looks at the database
+WAIT = 5.0  # seconds before a cell is tried again whose folder another process has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,9 @@ def take(queue: Open, *, modules: Sequence[str] = (), taken: Callable[[Any], Non
     serve_one = partial(_served, queue=queue, modules=modules, taken=taken, done=done)
     try:
         queue.study.optimize(serve_one, n_trials=1)
+    except Held:  # by a worker that was taken for dead and is not
+        time.sleep(WAIT)
+        return False
     except ValueError as error:
         if not (done and str(error).startswith("Cannot tell a")):
             raise  # else it was taken for dead, and another has the cell; the result is the same
@@ -224,7 +229,7 @@ def _served(
             taken(cell)
             finished = read_result(cell, folder) is not None
             seconds = 0.0 if finished else compute(cell, run, folder)
-    except (Unable, Interrupted, KeyboardInterrupt):
+    except (Unable, Held, Interrupted, KeyboardInterrupt):
         trial.set_user_attr("returned", True)
         asked = {name: attributes[name] for name in ("cell", "run", "folder", "key", "place")}
         queue.study.enqueue_trial({}, user_attrs=asked)

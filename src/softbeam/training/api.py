@@ -1,6 +1,7 @@
 """Train a run by one call: from a recipe or a configuration, on files or on lists in memory."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from softbeam.runtime.files import write_text
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training import many
 from softbeam.training.config import CONFIG, RunConfig, check, from_yaml, modules_of
+from softbeam.training.loop import starts_of
 from softbeam.training.recipes import RECIPES
-from softbeam.training.runs import Run, load_run
+from softbeam.training.runs import Run, load_run, run_folder
 
 
 def train(
@@ -25,6 +27,8 @@ def train(
     objective: Objective | None = None,
     seed: int | None = None,
     resume: bool = False,
+    overwrite: bool = False,
+    accept_changed_inputs: bool = False,
     quiet: bool = False,
     examples: Iterable[Pair] | None = None,
     dev: Iterable[Pair] | None = None,
@@ -36,7 +40,8 @@ def train(
         tagger = train("tagging", out="runs/x", examples=[(["the", "cat"], ["D", "N"]), ...])
         tagger.decode(["the cat"])[0][0].tokens
 
-    The same settings give the same weights. Raises UserError if the settings do not fit.
+    The same settings give the same weights. Raises UserError if the settings do not fit, and if
+    the folder is not empty and neither `resume` nor `overwrite` is set.
 
     Args:
         recipe: name of a recipe, or a whole configuration.
@@ -44,6 +49,8 @@ def train(
         objective: of the second stage.
         seed: of weights, batches and everything random.
         resume: continue from the last checkpoint in the folder; a finished run stays as it is.
+        overwrite: replace a run in the folder as soon as the new one is complete.
+        accept_changed_inputs: resume also if data or start weights have changed since.
         quiet: show no progress.
         examples: pairs of source and target instead of the recipe's data; each side is a sequence
             of tokens, or a text of tokens with spaces between. The folder of the run keeps them.
@@ -61,22 +68,43 @@ def train(
     config = replace(config, **overrides)
     if objective is not None:
         config = replace(config, finetune=replace(config.finetune, objective=objective))
-    if examples is not None:
-        data, text = InMemory.of(out, config.data.kind, examples, dev)
-        config = replace(config, data=data)
-        if resume and (out / CONFIG).is_file():
-            with allowing(modules_of(config)):
-                before = from_yaml(out / CONFIG)
-            if before.data != data:
-                raise UserError(f"{out} holds a run on other examples; give another folder")
-        write_text(out / EXAMPLES, text)
-    elif dev is not None:
+    if examples is None and dev is not None:
         raise TypeError("dev is for examples in memory; give examples too")
-    check(config)
-    many.train(config, out, quiet=quiet, resume=resume, workers=workers)
+    with ExitStack() as stack:
+        folder = out
+        if examples is not None:
+            opened = run_folder(out, starts_of(config), resume=resume, overwrite=overwrite)
+            folder = stack.enter_context(opened)
+            config = with_examples(config, folder, examples, dev)
+        check(config)
+        many.train(
+            config,
+            folder,
+            quiet=quiet,
+            resume=resume,
+            overwrite=overwrite,
+            accept_changed_inputs=accept_changed_inputs,
+            workers=workers,
+        )
     with ranks.joined():
         ranks.wait()  # until the first process has written everything
     return load_run(out, allow_modules=modules_of(config))
+
+
+def with_examples(
+    config: RunConfig, folder: Path, examples: Iterable[Pair], dev: Iterable[Pair] | None
+) -> RunConfig:
+    """Write examples to the folder of their run, and return the configuration that reads them.
+
+    Raises UserError if the folder holds a run on other examples.
+    """
+    data, text = InMemory.of(folder, config.data.kind, examples, dev)
+    with allowing(modules_of(config)):
+        before = from_yaml(folder / CONFIG).data if (folder / CONFIG).is_file() else data
+    if before != data:
+        raise UserError(f"{folder} holds a run on other examples; give another folder")
+    write_text(folder / EXAMPLES, text)
+    return replace(config, data=data)
 
 
 def config_of(recipe: str | RunConfig) -> RunConfig:

@@ -125,6 +125,13 @@ class Point(NamedTuple):
     skipped: int = 0  # updates of all stages that were not finite
     logged: int = 0  # bytes of metrics.jsonl
     seconds: float = 0.0
+    run: str = ""  # identity of the run, of which inputs.json has a copy
+    weights: str = ""  # digest of the best weights
+
+
+def facts_of(point: Point) -> dict[str, Any]:
+    """Return a point as JSON can hold it, for `point_of` to read."""
+    return point._asdict() | {"best": point.best._asdict()}
 
 
 def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
@@ -135,6 +142,7 @@ def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
         right = all(isinstance(count, int) and count >= 0 for count in counts)
         numbers = [point.slower, point.seconds, point.best.score, *point.loss]
         right = right and isinstance(point.log, dict)
+        right = right and isinstance(point.run, str) and isinstance(point.weights, str)
         if not right or not all(isinstance(x, int | float) for x in numbers):
             raise ValueError(f"counts {counts}, numbers {numbers}")
     except (KeyError, TypeError, ValueError) as error:

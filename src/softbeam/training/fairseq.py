@@ -20,10 +20,21 @@ from softbeam.errors import UserError
 from softbeam.models.conversions import weights
 from softbeam.models.specs import PublishedCmlm
 from softbeam.objectives.masked import UniformMasking
+from softbeam.runtime import outputs
 from softbeam.runtime.environment import environment
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.training.config import RunConfig, Stage, to_yaml
-from softbeam.training.runs import CONFIG, METRICS, SUMMARY, save_weights
+from softbeam.training.runs import (
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    SOURCE,
+    SUMMARY,
+    TARGET,
+    WEIGHTS,
+    content_of,
+    save_weights,
+)
 from softbeam.training.searches import MaskPredict
 
 State = Mapping[str, Tensor]
@@ -33,7 +44,9 @@ PAD_ID = THEIRS.index("<pad>")
 ARCHITECTURE = "bert_transformer_seq2seq"
 
 
-def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -> Path:
+def convert(
+    checkpoint: Path, source_dict: Path, target_dict: Path, out: Path, *, overwrite: bool = False
+) -> Path:
     """Write a folder that decodes and samples like any run of `masked-translation`.
 
     Args:
@@ -41,6 +54,7 @@ def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -
         source_dict: fairseq's `dict.SOURCE.txt`.
         target_dict: fairseq's `dict.TARGET.txt`.
         out: the folder.
+        overwrite: replace a run that is in the folder.
     """
     state, args = read(checkpoint)
     source, target = vocabulary(source_dict), vocabulary(target_dict)
@@ -61,13 +75,21 @@ def convert(checkpoint: Path, source_dict: Path, target_dict: Path, out: Path) -
     except (UserError, KeyError, ValueError, TypeError, RuntimeError) as error:
         said = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(f"{checkpoint} does not fit its arguments: {said[:300]}") from None
-    save_codec(source, out / "source.json")
-    save_codec(target, out / "target.json")
-    save_weights(model, out / "model.safetensors")
-    write_text(out / METRICS, "")
-    write_text(out / SUMMARY, json.dumps({"converted": str(checkpoint)}) + "\n")
-    write_text(out / "environment.json", json.dumps(environment(), indent=1) + "\n")
-    write_text(out / CONFIG, to_yaml(config))
+    read_files = (checkpoint, source_dict, target_dict)
+    with outputs.folder(
+        out,
+        describe=content_of,
+        inputs=read_files,
+        overwrite=overwrite,
+        hint="--overwrite replaces it",
+    ) as folder:
+        save_codec(source, folder / SOURCE)
+        save_codec(target, folder / TARGET)
+        save_weights(model, folder / WEIGHTS)
+        write_text(folder / METRICS, "")
+        write_text(folder / SUMMARY, json.dumps({"converted": str(checkpoint)}) + "\n")
+        write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
+        write_text(folder / CONFIG, to_yaml(config))
     return out
 
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.encoding import Codecs, encode
-from softbeam.data.tasks import Corpus
+from softbeam.data.tasks import EXAMPLES, Corpus, InMemory
 from softbeam.errors import Interrupted, UserError, need
 from softbeam.objectives.base import Objective
-from softbeam.runtime import ranks
+from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.files import (
     Growing,
@@ -30,6 +30,7 @@ from softbeam.runtime.files import (
     remove,
     remove_parts,
     save_checkpoint,
+    write_atomic,
     write_text,
 )
 from softbeam.runtime.progress import Meter, Progress
@@ -40,6 +41,7 @@ from softbeam.training.checkpoint import (
     NAME as CHECKPOINT,
     Best,
     Point,
+    facts_of,
     point_of,
     restore_training,
     training_tensors,
@@ -62,9 +64,12 @@ from softbeam.training.runs import (
     METRICS,
     SUMMARY,
     WEIGHTS,
+    files_read,
     load_run,
     load_weights,
+    own_files,
     read_summary,
+    run_folder,
     save_weights,
     write_start,
 )
@@ -84,12 +89,20 @@ class Learner(nn.Module):
 
 
 def train(
-    config: RunConfig, out: Path, *, quiet: bool = False, resume: bool = False
+    config: RunConfig,
+    out: Path,
+    *,
+    quiet: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Train a run into a folder; returns its summary. The same config gives the same weights.
 
     With `resume`, a run that was stopped continues from its last checkpoint to the same weights,
-    and a finished one is left as it is. For several seeds see `training.many.train`.
+    and a finished one is left as it is; with `accept_changed_inputs`, also if files that it depends
+    on have changed. With `overwrite`, a run in the folder is replaced when the new one is complete.
+    For several seeds see `training.many.train`.
     """
     if config.restarts != 1:
         raise ValueError(
@@ -100,18 +113,37 @@ def train(
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
         print(f"skipped {corpus.bad.count} bad lines, the first: {corpus.bad.messages[0]}")
-    with ranks.joined(), flushed_denormals(), allowing(modules_of(config)):
-        return train_once(config, corpus, out, quiet=quiet, resume=resume)
+    with (
+        run_folder(out, paths_read(config), resume=resume, overwrite=overwrite) as folder,
+        flushed_denormals(),
+        allowing(modules_of(config)),
+    ):
+        return train_once(
+            config, corpus, folder, quiet=quiet, resume=resume, accept=accept_changed_inputs
+        )
+
+
+def paths_read(config: RunConfig) -> list[Path]:
+    """The files and folders that a run reads and that cannot be its output."""
+    return [*starts_of(config), *config.data.load().paths.values()]
+
+
+def starts_of(config: RunConfig) -> list[Path]:
+    """The folder of the run that a run starts from, if there is one."""
+    return [Path(config.warm_start)] if config.warm_start else []
 
 
 def train_once(
-    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool
+    config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool, accept: bool
 ) -> dict[str, Any]:
     """Train one seed: build, warm-start or resume, run the stages, write the summary."""
     resume = ranks.from_first(resume and (out / CONFIG).is_file())
     if resume:
         same_run(config, out)
+        if ranks.first():
+            inputs.check(out, files_read(config, corpus), accept=accept)
         if summary := ranks.from_first(read_summary(out)):
+            inputs.check(out, own_files(out), accept=accept)
             remove(out / CHECKPOINT)
             return summary
     set_seed(config.seed)
@@ -124,10 +156,12 @@ def train_once(
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)
-    if ranks.first() and not resume:
+    if ranks.first() and resume:
+        inputs.check(out, own_files(out), accept=accept)
+    elif ranks.first():
         write_start(out, config, codecs, corpus)
     ranks.wait()
-    best, skipped = trainer.run()
+    best, skipped = trainer.run(accept=accept)
     summary = {
         "metric": best.metric,
         "score": best.score,
@@ -137,9 +171,12 @@ def train_once(
         "parameters": sum(p.numel() for p in model.parameters()),
         "skipped": skipped,
     }
-    finish(out, summary)
     if ranks.first():
+        trainer.check_folder()
+        inputs.record(out, {WEIGHTS: out / WEIGHTS})
+        finish(out, summary)
         remove(out / CHECKPOINT)
+        trainer.check_folder()
     return summary
 
 
@@ -188,6 +225,23 @@ def finish(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
+def identity_of(out: Path) -> str:
+    """The identity of the run in a folder; empty for a run of an older version."""
+    before = inputs.read(out)
+    return "" if before is None else str(before["identity"])
+
+
+def accept_foreign(path: Path, point: Point, *, accept: bool) -> None:
+    """Raise UserError if a checkpoint is of another run, unless that is accepted."""
+    changed = {path.name: {"path": path.name, "from": identity_of(path.parent), "to": point.run}}
+    if not accept:
+        raise inputs.refusal(path.parent, changed)
+    before = inputs.read(path.parent)
+    if before is not None and ranks.first():
+        accepted = [*before["accepted"], inputs.acceptance(changed)]
+        inputs.write(path.parent, before | {"accepted": accepted})
+
+
 class Running(NamedTuple):
     """What the updates of one stage share."""
 
@@ -215,6 +269,10 @@ class Recorder:
             self.file.append((json.dumps({"kind": kind} | row) + "\n").encode())
         numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
         self.accelerator.log(numbers, step=row["update"])
+
+    def content(self) -> bytes:
+        """The rows so far, also if the file has been deleted or renamed."""
+        return self.file.content() if self.file is not None else b""
 
     def synced(self) -> int:
         """Write everything to the disk; returns the size of the file."""
@@ -262,15 +320,20 @@ class Trainer:
         self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
         self.started = time.monotonic()
 
-    def run(self) -> tuple[Best, int]:
+    def run(self, *, accept: bool = False) -> tuple[Best, int]:
         """Run all stages, from the last checkpoint if there is one; the best weights stay loaded.
 
-        Returns the best result on dev, and the number of skipped updates.
+        Returns the best result on dev, and the number of skipped updates. With `accept`, the
+        checkpoint and the best weights may be those of another run.
         """
         path, tensors, point = self.out / CHECKPOINT, None, Point()
+        self.folder, self.run_identity = outputs.identity(self.out), identity_of(self.out)
         if ranks.from_first(path.exists()):
             tensors, facts = load_checkpoint(path)
             point = point_of(facts, path, stages=len(self.config.stages))
+            if point.run != self.run_identity:
+                accept_foreign(path, point, accept=accept)
+            point = point._replace(weights="") if accept else point
             self.started -= point.seconds
         self.recorder = Recorder(self.out / METRICS, point.logged, self.accelerator)
         with stopping() as stop:
@@ -278,7 +341,7 @@ class Trainer:
                 if number < point.stage:
                     continue
                 point = self.stage(name, stage, point, tensors, stop)
-                load_weights(self.model, self.out / WEIGHTS)
+                self.load_best(point)
                 best, tensors = point.best, None
                 point = Point(stage=number + 1, skipped=point.skipped)
         self.recorder.close()
@@ -286,6 +349,48 @@ class Trainer:
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+    def load_best(self, point: Point) -> None:
+        """Load the best weights of a stage; raises UserError if the file is not that of the run."""
+        path = self.out / WEIGHTS
+        if ranks.first():
+            self.check_folder()
+            if point.weights and path.is_file() and inputs.digest(path) != point.weights:
+                raise inputs.refusal(self.out, {WEIGHTS: {"path": WEIGHTS}})
+        load_weights(self.model, path)
+
+    def check_folder(self) -> None:
+        """Raise UserError if the folder has gone; a new one beside it keeps what is in memory.
+
+        The weights there are the present ones. They count as not yet scored, since the best ones
+        were in the folder that has gone.
+        """
+        if outputs.identity(self.out) == self.folder:
+            return
+        tensors, point = self.latest
+        beside = outputs.free_name(self.out, "rescued")
+        config = self.config
+        if isinstance(config.data, InMemory):
+            splits = [[(e.source, e.target) for e in s] for s in self.corpus.splits.values()]
+            data, text = InMemory.of(beside, config.data.kind, *splits)
+            config = replace(config, data=data)
+            write_text(beside / EXAMPLES, text)
+        write_start(beside, config, self.codecs, self.corpus)
+        rows = self.recorder.content()
+        write_atomic(beside / METRICS, rows)
+        save_weights(self.model, beside / WEIGHTS)
+        point = point._replace(
+            logged=len(rows),
+            seconds=self.seconds(),
+            best=Best(epoch=point.epoch - 1),
+            run=identity_of(beside),
+            weights="",
+        )
+        save_checkpoint(beside / CHECKPOINT, tensors, facts_of(point))
+        raise UserError(
+            f"{self.out} was deleted or renamed during training; the present state is in {beside}, "
+            f"and --out {beside} --resume goes on from it"
+        )
 
     def stage(
         self,
@@ -306,6 +411,7 @@ class Trainer:
         if tensors is not None:
             restore_training(tensors, self.model, optimizer, self.rng)
         else:
+            self.unscored = point
             self.save(point, optimizer)  # the stage's own weights will replace what it begins with
         running = Running(name, stage, batches, updates, learner, optimizer)
         with Progress(name, updates, quiet=self.quiet) as progress:
@@ -323,6 +429,7 @@ class Trainer:
                     if signum or point.update % self.config.checkpoint_every == 0:
                         self.save(point, optimizer)
                         stop_here(signum, self.out)
+                self.unscored = point
                 point = self.end_of_epoch(name, stage, point, meter.mean(), progress)
                 self.save(point, optimizer)
                 stop_here(ranks.largest(max(stop, default=0)), self.out)
@@ -366,9 +473,12 @@ class Trainer:
         found = Best(*ranks.from_first(scored))
         improved = found.score > point.best.score
         progress.say(f"{name} {found.text(loss)}{' (best)' if improved else ''}")
-        if improved and ranks.first():
+        weights = point.weights
+        if improved and ranks.first() and outputs.identity(self.out) == self.folder:
             save_weights(self.model, self.out / WEIGHTS)
+            weights = inputs.digest(self.out / WEIGHTS)
         return point._replace(
+            weights=weights,
             epoch=point.epoch + 1,
             groups=0,
             loss=(0.0, 0),
@@ -383,9 +493,12 @@ class Trainer:
         check_weights(self.model, f"after update {point.update} of {name}")
         tensors = training_tensors(self.model, optimizer, self.rng)  # of all processes
         if ranks.first():
-            point = point._replace(logged=self.recorder.synced(), seconds=self.seconds())
-            facts = point._asdict() | {"best": point.best._asdict()}
-            save_checkpoint(self.out / CHECKPOINT, tensors, facts)
+            self.latest = tensors, point if point.groups else self.unscored
+            self.check_folder()
+            point = point._replace(
+                logged=self.recorder.synced(), seconds=self.seconds(), run=self.run_identity
+            )
+            save_checkpoint(self.out / CHECKPOINT, tensors, facts_of(point))
 
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
         """Decode the dev split with the run's own search, score it and log the figures."""

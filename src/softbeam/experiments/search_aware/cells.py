@@ -58,6 +58,12 @@ class Training:
     def folder(self, out: Path) -> Path:
         return out / "runs" / self.run / f"{self.settings}-{self.seed}"
 
+    def config(self, out: Path) -> RunConfig:
+        """The settings of the run, which starts from another run below the same folder."""
+        warm = None if self.start is None else str(self.start.folder(out))
+        plan = runs(self.preset)[self.run]
+        return replace(plan.config, seed=self.seed, warm_start=warm)
+
 
 def training(preset: str, run: str, seed: int) -> Training:
     """The cell of a run."""
@@ -94,10 +100,7 @@ def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
 
 def compute(cell: Training, out: Path) -> Result:
     """Train a cell's run, or find it trained, and decode dev and test with every search."""
-    plan, start = runs(cell.preset)[cell.run], cell.start
-    warm = None if start is None else str(start.folder(out))
-    config = replace(plan.config, seed=cell.seed, warm_start=warm)
-    folder = cell.folder(out)
+    config, folder = cell.config(out), cell.folder(out)
     summary = train(config, folder, quiet=True, resume=True)
     loaded = load_run(folder)
     corpus = config.data.load()

@@ -63,6 +63,7 @@ def finish(tables: Sequence[str], order: Order) -> Done:
     cells = [training(order.preset, name, seed) for name in names for seed in order.seeds]
     title = tables[0] if len(tables) == 1 else "training"
     for part in with_starts(cells):
+        order.check_runs({c.folder(order.folder): c.config(order.folder) for c in part})
         order.results(part, compute, title)
     return dict(zip(cells, run_grid(cells, compute, order.folder, quiet=True), strict=True))
 

@@ -12,19 +12,23 @@ other files to its own, which gives the bytes that a single process writes.
 
 import glob
 import json
+import os
 import platform
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from softbeam import __version__
 from softbeam.errors import Interrupted, UserError, check_range
-from softbeam.runtime import ranks
+from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.files import (
     Growing,
     Types,
@@ -49,8 +53,22 @@ Header = dict[str, Any]
 CHUNK = 1 << 20  # bytes to copy at a time
 
 
-def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads: int) -> Header:
-    """Collect everything that the samples depend on: the first line of a file."""
+def make_header(
+    name: str,
+    texts: Sequence[str],
+    config: SamplingConfig,
+    threads: int,
+    model: inputs.Files = MappingProxyType({}),
+) -> Header:
+    """Collect everything that the samples depend on: the first line of a file.
+
+    Args:
+        name: of the model.
+        texts: to sample.
+        config: the settings.
+        threads: of the processor.
+        model: the files of the model, whose digests are kept.
+    """
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) for package in ("torch", "transformers")}
     return {
@@ -61,6 +79,7 @@ def make_header(name: str, texts: Sequence[str], config: SamplingConfig, threads
         "settings": json.loads(json.dumps(asdict(config))),  # lists, as they are read back
         "caveats": config.caveats(),
         "texts": list(texts),
+        "inputs": {name: facts["sha256"] for name, facts in inputs.digests(model).items()},
     }
 
 
@@ -79,6 +98,51 @@ def plot_of(out: Path) -> Path:
     return out.with_suffix(".png")
 
 
+@contextmanager
+def sample_files(
+    out: Path, *, read: Iterable[Path], resume: bool, overwrite: bool
+) -> Iterator[Path]:
+    """Own a file of samples with its summary and plot; gives the path to write to.
+
+    With `overwrite`, that is a file in a new folder beside, and what comes out takes the place of
+    the old files in the end.
+
+    Raises UserError if another process has a file, or one exists and may not be replaced.
+    """
+    files = list(read)
+    with outputs.on_all_processes(
+        lambda: owned_samples(out, files, resume=resume, overwrite=overwrite)
+    ) as place:
+        yield place
+
+
+@contextmanager
+def owned_samples(
+    out: Path, read: Sequence[Path], *, resume: bool, overwrite: bool
+) -> Iterator[Path]:
+    """Own the files in the process that writes; see `sample_files`."""
+    together = [out, summary_of(out), plot_of(out), checkpoint_of(out)]
+    if len({*together}) < len(together):
+        raise UserError(f"--out {out}: the plot has the same name; give a name that ends in .jsonl")
+    goes_on = resume and out.exists()
+    hint = "--resume goes on with it, --overwrite replaces it"
+    with outputs.owned_files(together, overwrite=overwrite or goes_on, inputs=read, hint=hint):
+        if not overwrite or not any(path.exists() for path in together):
+            yield out
+            return
+        folder = out.with_name(f".{out.name}.new")
+        if not resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        with outputs.existing_folder(folder):
+            with outputs.replacement(out):
+                yield folder / out.name
+            remove(summary_of(out), checkpoint_of(out))  # they belong to the old samples
+            for path in (out, plot_of(out), summary_of(out)):
+                if (folder / path.name).exists():
+                    os.replace(folder / path.name, path)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_samples(
     mlm: TextModel,
     header: Header,
@@ -88,8 +152,11 @@ def write_samples(
     resume: bool = False,
     every: float = 2.0,
     quiet: bool = False,
-) -> float:
-    """Sample all texts of the header into a file, and return the seconds that it took.
+    accept_changed_inputs: bool = False,
+) -> tuple[float, Header]:
+    """Sample all texts of the header into a file.
+
+    Returns the seconds that it took, and the header with the changes that were accepted.
 
     Args:
         mlm: the masked language model.
@@ -99,10 +166,12 @@ def write_samples(
         resume: continue a file with the same header, if there is one.
         every: seconds between two checkpoints, which are saved only after a complete sweep.
         quiet: show no progress.
+        accept_changed_inputs: resume also if files of the model have changed.
     """
     groups = samplers(mlm, header["texts"], config)  # checks all texts before any is sampled
     mine, part = ranks.block(len(groups)), part_of(out, ranks.rank())
     tensors, facts = begin(part, header, resume=resume)
+    header = with_accepted(part, facts.get("header", header), header, accept=accept_changed_inputs)
     start, sweep, state = facts.get("group", mine.start), facts["sweep"], None
     rng = generator(config, start)
     if tensors:
@@ -128,7 +197,7 @@ def write_samples(
     seconds = max(ranks.gathered(writer.seconds()))  # waits for all processes
     if ranks.first():
         append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
-    return seconds
+    return seconds, header
 
 
 def part_of(out: Path, rank: int) -> Path:
@@ -297,7 +366,7 @@ def as_line(value: dict[str, Any]) -> bytes:
 def same_settings(path: Path, header: Header, wanted: Header) -> None:
     """Raise UserError if a file was started with settings other than those wanted."""
     for name, value in wanted.items():
-        if header.get(name) == value:
+        if header.get(name) == value or name in ("inputs", "accepted"):
             continue
         if name == "settings":
             header = dict(header.get(name, {}))
@@ -307,6 +376,21 @@ def same_settings(path: Path, header: Header, wanted: Header) -> None:
             f"{path} was started with {name} {header.get(name)!r}, not {value!r}; "
             "give another --out to start again"
         )
+
+
+def with_accepted(path: Path, before: Header, header: Header, *, accept: bool) -> Header:
+    """Return the header with all changes of the model's files that were accepted.
+
+    Raises UserError if the files differ from those of the earlier header and this is not accepted.
+    """
+    known = before.get("inputs") if isinstance(before.get("inputs"), dict) else {}
+    old = {name: {"sha256": str(digest)} for name, digest in (known or {}).items()}
+    now = {n: {"path": header["mlm"], "sha256": d} for n, d in header.get("inputs", {}).items()}
+    changed = inputs.changes(old, now)
+    if changed and not accept:
+        raise inputs.refusal(path, changed)
+    accepted = [*before.get("accepted", []), *([inputs.acceptance(changed)] if changed else [])]
+    return header | ({"accepted": accepted} if accepted else {})
 
 
 # Reading

@@ -26,6 +26,7 @@ from softbeam.sampling.texts.files import (
     read_samples,
     same_settings,
     summary_of,
+    with_accepted,
 )
 
 if TYPE_CHECKING:
@@ -153,30 +154,45 @@ def advice(rows: Sequence[Row]) -> list[str]:
 # The whole file
 
 
-def finish(out: Path, header: Header, *, seconds: float) -> dict[str, Any]:
-    """Write the summary and the plot of a complete file of samples beside it."""
+def finish(
+    out: Path, header: Header, *, seconds: float, named: Path | None = None
+) -> dict[str, Any]:
+    """Write the summary and the plot of a complete file of samples beside it.
+
+    Args:
+        out: the file of samples.
+        header: its first line.
+        seconds: the time that sampling took.
+        named: the path that the file will have in the end, if it is another one.
+    """
+    named = named or out
     texts = chains_by_text(read_samples(out))
     each = seconds / len(texts)  # texts are sampled side by side
-    record = {"header": header, "samples": str(out), "seconds": seconds, "plot": None}
+    record = {"header": header, "samples": str(named), "seconds": seconds, "plot": None}
     record["texts"] = [summary(chains, seconds=each) for chains in texts]
     if find_spec("matplotlib") is not None:
-        record["plot"] = str(plot_of(out))
+        record["plot"] = str(plot_of(named))
         write_plot(texts, plot_of(out))
     write_text(summary_of(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     clear(out)
     return record
 
 
-def finished(out: Path, header: Header) -> dict[str, Any] | None:
+def finished(out: Path, header: Header, *, accept: bool = False) -> dict[str, Any] | None:
     """Read the summary of a complete file; None if there is no such file.
 
-    Raises UserError if the file was written with other settings.
+    Raises UserError if the file was written with other settings, or with other files of the model
+    and this is not accepted.
     """
     if not (out.exists() and summary_of(out).exists()) or checkpoint_of(out).exists():
         return None
     path = summary_of(out)
     record = read_object(path, "the summary of a file of samples", SUMMARY, needed=True)
     same_settings(out, record["header"], header)
+    accepted = with_accepted(out, record["header"], header, accept=accept)
+    if accepted.get("accepted") != record["header"].get("accepted"):
+        record["header"] = accepted
+        write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return record
 
 
