@@ -50,6 +50,7 @@ def short_forms() -> str:
             *explained("--select NAME", "the search that scores dev: ", SEARCHES),
             f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
             f"  {'--skip-bad':24} --data.skip_bad true",
+            f"  {'--allow-module NAME':24} let settings name classes of a module of your own",
             "",
         ]
     )
@@ -77,6 +78,7 @@ second stage, or a name and words of `softbeam train`:
   --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
   --jobs N        processes here, 1 if not given
   --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --allow-module  NAME: let settings name classes of a module of your own
   --quiet         no progress
   --json          the figures as a last line of JSON
 """
@@ -94,6 +96,7 @@ on dev, best first:
   --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
   --jobs N          processes here, 1 if not given
   --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --allow-module    NAME: let settings name classes of a module of your own
   --quiet           no progress
   --json            the figures as a last line of JSON
 """
