@@ -13,7 +13,7 @@ endif
 # Tests start many interpreters: compiled modules are kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test soak install check quick format bench docs wheel clean
+.PHONY: demo test soak fuzz install check quick format bench docs wheel clean
 
 demo: install
 	$(BIN)/softbeam demo
@@ -27,6 +27,12 @@ quick: install
 # Kills, bad input, several processes, ten minutes of memory: under twenty minutes in all.
 soak: install
 	$(BIN)/pytest -s tests/system/soak.py tests/cli/bad_input tests/runtime/test_ranks.py tests/runtime/test_ranks_sampling.py
+
+# Every reader of files under coverage guidance, for FUZZ seconds each: make fuzz FUZZ=600.
+FUZZ ?= 60
+fuzz: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python tests/fuzz/run.py $(FUZZ)
 
 install: $(STAMP)
 

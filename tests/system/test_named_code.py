@@ -180,9 +180,8 @@ def test_the_message_names_what_would_allow_it(folder, capsys):
 @pytest.mark.slow
 def test_a_module_is_allowed_for_one_command_alone(folder, capsys):
     """Its run can be read again only with the same word, by every command and from Python."""
-    write_attack(objective("mine.Doubled"))
-    words = "train tagging --data.train d.conll --data.dev d.conll --config x.yaml --model.hidden 4"
-    words += " --pretrain.epochs 1 --finetune.epochs 1 --quiet --out trained"
+    words = "train tagging --data.train d.conll --data.dev d.conll --objective mine.Doubled"
+    words += " --model.hidden 4 --pretrain.epochs 1 --finetune.epochs 1 --quiet --out trained"
     assert main([*words.split(), "--allow-module", "mine"]) == 0, capsys.readouterr().err
     assert Path(WITNESS).read_text() == "imported"
     assert "class_path: mine.Doubled" in Path("trained/config.yaml").read_text()

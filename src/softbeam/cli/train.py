@@ -57,6 +57,7 @@ def short_forms() -> str:
             *explained("--select NAME", "the search that scores dev: ", SEARCHES),
             f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
             f"  {'--skip-bad':24} --data.skip_bad true",
+            f"  {'--allow-module NAME':24} let settings name classes of a module of your own",
             "",
         ]
     )
@@ -85,6 +86,7 @@ second stage, or a name and words of `softbeam train`:
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
   --jobs N        processes here, 1 if not given
   --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --allow-module  NAME: let settings name classes of a module of your own
   --quiet         no progress
   --json          the figures as a last line of JSON
 """
@@ -103,6 +105,7 @@ on dev, best first:
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
   --jobs N          processes here, 1 if not given
   --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --allow-module    NAME: let settings name classes of a module of your own
   --quiet           no progress
   --json            the figures as a last line of JSON
 """

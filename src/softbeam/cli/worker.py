@@ -29,7 +29,8 @@ def worker(words: list[str]) -> int:
         "worker",
         "Run the cells that commands with the same --storage and --study have queued, until none "
         "has waited or run for --idle seconds. Workers and commands must share their folders. With "
-        "--submit, workers are started as jobs, on this machine or by SLURM.",
+        "--submit, workers are started as jobs, on this machine or by SLURM. Cells name functions "
+        "of softbeam; --allow-module NAME, as often as needed, allows a module of your own.",
     )
     queue_arguments(command)
     idle = "seconds without work after which the worker ends"

@@ -129,7 +129,11 @@ FOLDERS.broken(
         "a wrong type": (lambda c: c + b"seed: many\n", CONFIG, "many"),
         "an unknown model": (replaced("Lstm", "Frob"), CONFIG, "Frob"),
         "code for a model": (replaced("Lstm", "os.system"), CONFIG, "os.system"),
-        "code for a function": (replaced("objective: null", LOADS_CODE), CONFIG, "os.mkdir"),
+        "code for a function": (
+            replaced("objective: null", LOADS_CODE),
+            CONFIG,
+            "'load' is not accepted",
+        ),
         "a tag of Python": (lambda c: c + b"x: !!python/object/apply:os.mkdir [sly]\n", CONFIG),
         "another width": (replaced("hidden: 8", "hidden: 9"), "run/model.safetensors do not fit"),
         "no width": (replaced("hidden: 8", "hidden: 0"), "hidden 0: must be at least 1"),
