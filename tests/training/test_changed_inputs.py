@@ -19,14 +19,6 @@ SWEEP = ["sweep", *TAGS[1:], *SHORT, "--over", "pretrain.lr=0.01", "--out", "gri
 ACCEPT = "--accept-changed-inputs"
 
 
-@pytest.fixture
-def here(good, tmp_path, monkeypatch) -> Path:
-    """A copy of good things; the working directory."""
-    shutil.copytree(good, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
-
-
 def change_data() -> None:
     """Other sentences of the same words and labels."""
     write_conll(Path("dev.conll"), 2)

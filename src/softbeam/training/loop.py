@@ -334,6 +334,7 @@ class Trainer:
             point = point_of(facts, path, stages=len(self.config.stages))
             if point.run != self.run_identity:
                 accept_foreign(path, point, accept=accept)
+                point = point._replace(logged=(self.out / METRICS).stat().st_size)
             point = point._replace(weights="") if accept else point
             self.started -= point.seconds
         self.recorder = Recorder(self.out / METRICS, point.logged, self.accelerator)
