@@ -118,3 +118,11 @@ def good(tmp_path_factory) -> Path:
     from support.bad_input.things import make_good
 
     return make_good(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def here(good, tmp_path, monkeypatch) -> Path:
+    """A copy of the good things to change; it is the working directory."""
+    shutil.copytree(good, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"

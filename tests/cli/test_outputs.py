@@ -22,14 +22,6 @@ REPRODUCE = "reproduce figure-3.1 --preset tiny --quiet --jobs 1".split()
 DEMO = "demo --quick --quiet --words 40".split()
 
 
-@pytest.fixture
-def here(good, tmp_path, monkeypatch) -> Path:
-    """A copy of good things; the working directory."""
-    shutil.copytree(good, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
-
-
 def content(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -121,6 +113,10 @@ EXISTING = {  # command, and how the message ends
     "compare, replaced": ([*COMPARE, "--out", "new", "--overwrite"], "finished runs in --out are"),
     "sweep": ([*SWEEP, "--out", "mlm"], "mlm is not empty, and softbeam did not write"),
     "reproduce": ([*REPRODUCE, "--out", "mlm"], "mlm is not empty, and softbeam did not write"),
+    "a run to sample from": (
+        "reproduce table-6.2 --preset tiny --quiet --jobs 1 --run cm --out cm".split(),
+        "cm is an input of this command",
+    ),
     "demo": ([*DEMO, "--out", "mlm"], "mlm is not empty, and softbeam did not write"),
     "convert": ([*CONVERT, "--out", "run"], "run holds a finished run: --overwrite replaces it"),
     "convert, its own": (

@@ -1,7 +1,10 @@
 """Table 6.1 and Figure 6.1, whole, on a preset that takes seconds."""
 
+import gzip
 import json
+import shutil
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -122,25 +125,55 @@ def test_only_what_is_missing_is_run_again(finished, few_words, monkeypatch, cap
     assert after["rows"] == before["rows"]
 
 
+@pytest.fixture
+def other_words(few_words, tmp_path) -> Path:
+    """The same data directory without the last words of the dictionary."""
+    folder, place = tmp_path / "other-words", Path("cmudict_0.7b", "cmudict-0.7b.gz")
+    (folder / place.parent).mkdir(parents=True)
+    lines = gzip.decompress((few_words / place).read_bytes()).splitlines(keepends=True)
+    (folder / place).write_bytes(gzip.compress(b"".join(lines[:-5])))
+    return folder
+
+
 @pytest.mark.slow
-def test_all_targets_from_one_command(few_words, tmp_path, monkeypatch, capsys):
+def test_results_of_another_dictionary_are_not_mixed(
+    finished, other_words, tmp_path, monkeypatch, capsys
+):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    monkeypatch.setenv("SOFTBEAM_DATA", str(other_words))
+    words = command("table-6.1", copy)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{copy} was begun with other content of cmudict ({other_words}" in said
+    assert main([*words, "--accept-changed-inputs"]) == 0
+    (accepted,) = json.loads((copy / "inputs.json").read_text())["accepted"]
+    assert list(accepted["changed"]) == ["cmudict"]
+    assert record(copy, "table-6.1")["rows"] == record(finished, "table-6.1")["rows"]
+
+
+@pytest.mark.slow
+def test_all_targets_from_one_command(few_words, other_words, tmp_path, monkeypatch, capsys):
     """Trained runs first, then every target; the last line counts cells, hours and verdicts."""
+    out = tmp_path / "out"
     monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
     monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
     monkeypatch.setattr(reproduce, "TARGETS", {what: reproduce.TARGETS[what] for what in few})
     words = ["reproduce", "all", "--preset", "tiny", "--seeds", "2", "--jobs", "1", "--quiet"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert main([*words, "--out", str(out)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("all: 4 targets, ") and " cells of " in last
-    records = {what: record(tmp_path, what) for what in few}
+    records = {what: record(out, what) for what in few}
     judged = [f"{n} {v}" for v, n in verdict_counts(claims_of_all(records)).items()]
     assert f"claims: {', '.join(judged)}" in last
     assert {what for what, found in records.items() if not found["claims"]} == {"figure-3.1"}
-    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    page = write_report([out], out / "report.html").read_text()
     for what in few:
         name = what.capitalize().replace("-", " ")
         assert f"<h3>{name}: {reproduce.TARGETS[what]}" in page
+    monkeypatch.setenv("SOFTBEAM_DATA", str(other_words))
+    assert main(["reproduce", few[-1], *words[2:], "--out", str(out)]) == 2
+    assert "was begun with other content of data.dictionary (" in capsys.readouterr().err
 
 
 def claims_of_all(records):

@@ -368,7 +368,8 @@ def test_only_sweeps_after_the_burn_in_are_averaged():
 
 
 def test_a_folder_without_such_a_model_is_refused(tmp_path, capsys):
-    words = ["reproduce", "table-6.2", "--run", str(tmp_path), "--out", str(tmp_path)]
+    out = str(tmp_path / "out")
+    words = ["reproduce", "table-6.2", "--run", str(tmp_path), "--out", out]
     assert main(words) == 2
     assert "is not a run folder" in capsys.readouterr().err
     stage = replace(masked_g2p().pretrain, objective=CrossEntropy())

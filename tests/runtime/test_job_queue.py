@@ -16,9 +16,10 @@ from optuna.trial import TrialState
 from softbeam.cli import main
 from softbeam.errors import MissingExtra, UserError
 from softbeam.runtime import job_queue
-from softbeam.runtime.cells import read_result, result_path
+from softbeam.runtime.cells import compute, read_result, result_path
 from softbeam.runtime.grid import Workers, run_grid
 from softbeam.runtime.job_queue import Patience, Queue, Watch, asking, opened, serve, take
+from softbeam.runtime.locks import Held
 from support.databases import free_port, postgres, postgres_program
 from support.grid_cells import Cell, deadly, hanging_once, lines, ran, square
 from support.requirements import absent
@@ -62,6 +63,24 @@ def test_a_cell_that_got_its_result_while_it_waited_is_not_run(tmp_path):
         while take(found, modules=["support.grid_cells"], taken=lambda cell: None):
             pass
     assert ran(tmp_path) == list(range(5))
+
+
+def test_a_cell_that_another_process_still_has_is_tried_again(tmp_path, monkeypatch):
+    """It was taken for dead; its result, or its end, is waited for."""
+    attempts = []
+
+    def held_once(cell, run, folder):
+        attempts.append(cell)
+        if len(attempts) == 1:
+            raise Held("another process has it")
+        return compute(cell, run, folder)
+
+    monkeypatch.setattr(job_queue, "compute", held_once)
+    monkeypatch.setattr(job_queue, "WAIT", 0.0)
+    queue = lite(tmp_path)
+    found = run_grid(CELLS[:2], square, tmp_path, workers=Workers(queue=queue), quiet=True)
+    assert found == [{"square": 0}, {"square": 1}] and len(attempts) == 3
+    assert sorted(states(queue)) == ["COMPLETE", "COMPLETE", "FAIL"]
 
 
 def test_cells_that_wait_already_are_not_queued_again(tmp_path):

@@ -127,13 +127,15 @@ def test_a_signal_lets_sampling_finish_its_sweep(nursery, letters_mlm, tmp_path,
 
 @pytest.mark.slow
 def test_an_old_summary_is_not_taken_for_that_of_new_samples(nursery, letters_mlm, tmp_path):
-    """The file is begun anew, and killed before its first checkpoint."""
-    out = tmp_path / "s.jsonl"
+    """The file is begun anew, and killed before its first checkpoint; the old one stays so long."""
+    out, again = tmp_path / "s.jsonl", ("--seed", "2", "--overwrite")
     assert nursery.life(sample_words(letters_mlm, out)).code == 0
-    whole = out.read_bytes()
-    assert nursery.life(sample_words(letters_mlm, out), Aim("lines", 1)).hit == "lines"
-    assert nursery.life(sample_words(letters_mlm, out, "--resume")).code == 0
-    assert out.read_bytes() == whole
+    old, summary = out.read_bytes(), out.with_suffix(".json").read_bytes()
+    assert nursery.life(sample_words(letters_mlm, out, *again), Aim("lines", 1)).hit == "lines"
+    assert (out.read_bytes(), out.with_suffix(".json").read_bytes()) == (old, summary)
+    assert nursery.life(sample_words(letters_mlm, out, *again, "--resume")).code == 0
+    assert out.read_bytes() != old and b'"seed": 2' in out.with_suffix(".json").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"texts", "s.jsonl", "s.json", "s.png"}
 
 
 # Grids

@@ -60,7 +60,7 @@ def test_only_training_flushes_numbers_too_small_to_matter(config, tmp_path, mon
         return {"tiny": float(torch.tensor([1e-39]) * 0.5)}
 
     monkeypatch.setattr("softbeam.training.loop.train_once", halved)
-    assert train(config, tmp_path, quiet=True)["tiny"] == 0.0
+    assert train(config, tmp_path / "run", quiet=True)["tiny"] == 0.0
     assert halved()["tiny"] > 0.0
 
 

@@ -89,16 +89,17 @@ def sample(words: list[str]) -> int:
         if record is None:
             for line in () if quiet else [*config.caveats(), *idle_processes(texts, config)]:
                 print(f"note: {line}", file=sys.stderr)
-            mlm = load_mlm(parsed)
-            seconds, header = files.write_samples(
+            mlm, header = load_mlm(parsed), header_of(parsed, texts, config)
+            if parsed.resume:
+                header = files.resumed_header(place, header, accept=accept)
+            seconds = files.write_samples(
                 mlm,
-                header_of(parsed, texts, config),
+                header,
                 config,
                 place,
                 resume=parsed.resume,
                 every=parsed.checkpoint_every,
                 quiet=quiet,
-                accept_changed_inputs=accept,
             )
             if ranks.first():
                 record = summary.finish(place, header, seconds=seconds, named=out)

@@ -192,7 +192,7 @@ def reproduce(
         start=start,
         accept_changed_inputs=accept_changed_inputs,
     )
-    with grid_folder(out):
+    with grid_folder(out, [run] if run else []):
         inputs.record(out, {})
         results = family_of(what).make(what, order)
         head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}

@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -62,12 +62,13 @@ ALONE = Workers()
 RESULT = re.compile(r"[0-9a-f]{16}\.json")
 
 
-def grid_folder(out: Path) -> AbstractContextManager[Path]:
+def grid_folder(out: Path, read: Iterable[Path] = ()) -> AbstractContextManager[Path]:
     """Own the folder of a grid, which goes on with the results that are in it.
 
-    Raises UserError if another process has it, or if softbeam did not write what is in it.
+    Raises UserError if another process has it, if softbeam did not write what is in it, or if it
+    is one of the folders that are read.
     """
-    return outputs.folder(out, describe=content_of, resume=True)
+    return outputs.folder(out, describe=content_of, inputs=read, resume=True)
 
 
 def content_of(folder: Path) -> str | None:

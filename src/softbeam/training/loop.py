@@ -150,15 +150,15 @@ def train_once(
     warm = Path(config.warm_start) if config.warm_start else None
     start = out if resume else warm
     codecs = load_codecs(start, config) if start else make_codecs(config, corpus)
+    if ranks.first() and resume:
+        inputs.check(out, own_files(out), accept=accept)
     model = config.model.build(len(codecs.source), len(codecs.target))
     if warm:
         load_weights(model, warm / WEIGHTS)
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)
-    if ranks.first() and resume:
-        inputs.check(out, own_files(out), accept=accept)
-    elif ranks.first():
+    if ranks.first() and not resume:
         write_start(out, config, codecs, corpus)
     ranks.wait()
     best, skipped = trainer.run(accept=accept)
@@ -177,6 +177,7 @@ def train_once(
         finish(out, summary)
         remove(out / CHECKPOINT)
         trainer.check_folder()
+    trainer.recorder.close()
     return summary
 
 
@@ -333,6 +334,7 @@ class Trainer:
             point = point_of(facts, path, stages=len(self.config.stages))
             if point.run != self.run_identity:
                 accept_foreign(path, point, accept=accept)
+                point = point._replace(logged=(self.out / METRICS).stat().st_size)
             point = point._replace(weights="") if accept else point
             self.started -= point.seconds
         self.recorder = Recorder(self.out / METRICS, point.logged, self.accelerator)
@@ -344,7 +346,6 @@ class Trainer:
                 self.load_best(point)
                 best, tensors = point.best, None
                 point = Point(stage=number + 1, skipped=point.skipped)
-        self.recorder.close()
         return best, point.skipped
 
     def seconds(self) -> float:

@@ -152,11 +152,8 @@ def write_samples(
     resume: bool = False,
     every: float = 2.0,
     quiet: bool = False,
-    accept_changed_inputs: bool = False,
-) -> tuple[float, Header]:
-    """Sample all texts of the header into a file.
-
-    Returns the seconds that it took, and the header with the changes that were accepted.
+) -> float:
+    """Sample all texts of the header into a file, and return the seconds that it took.
 
     Args:
         mlm: the masked language model.
@@ -166,12 +163,10 @@ def write_samples(
         resume: continue a file with the same header, if there is one.
         every: seconds between two checkpoints, which are saved only after a complete sweep.
         quiet: show no progress.
-        accept_changed_inputs: resume also if files of the model have changed.
     """
     groups = samplers(mlm, header["texts"], config)  # checks all texts before any is sampled
     mine, part = ranks.block(len(groups)), part_of(out, ranks.rank())
     tensors, facts = begin(part, header, resume=resume)
-    header = with_accepted(part, facts.get("header", header), header, accept=accept_changed_inputs)
     start, sweep, state = facts.get("group", mine.start), facts["sweep"], None
     rng = generator(config, start)
     if tensors:
@@ -197,7 +192,7 @@ def write_samples(
     seconds = max(ranks.gathered(writer.seconds()))  # waits for all processes
     if ranks.first():
         append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
-    return seconds, header
+    return seconds
 
 
 def part_of(out: Path, rank: int) -> Path:
@@ -376,6 +371,20 @@ def same_settings(path: Path, header: Header, wanted: Header) -> None:
             f"{path} was started with {name} {header.get(name)!r}, not {value!r}; "
             "give another --out to start again"
         )
+
+
+def resumed_header(out: Path, header: Header, *, accept: bool) -> Header:
+    """Return the header to resume a file with: with all changes that were accepted.
+
+    Raises UserError if files of the model have changed since the checkpoint and this is not
+    accepted.
+    """
+    checkpoint = checkpoint_of(part_of(out, ranks.rank()))
+    if not checkpoint.exists():
+        return header
+    facts = load_checkpoint(checkpoint)[1]
+    check_facts(checkpoint, facts)
+    return with_accepted(out, facts["header"], header, accept=accept)
 
 
 def with_accepted(path: Path, before: Header, header: Header, *, accept: bool) -> Header:
