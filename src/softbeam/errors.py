@@ -8,6 +8,10 @@ class UserError(Exception):
     """An error that the user can fix; the message names the setting, its value and the limit."""
 
 
+class NotFinite(UserError):
+    """Scores, a loss or a gradient that are infinite or not a number, before a weight changes."""
+
+
 class Interrupted(Exception):
     """A signal asked to stop; everything needed to go on has been saved."""
 

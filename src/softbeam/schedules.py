@@ -39,6 +39,10 @@ class Schedule(ABC):
         """Whether every value is above 0, however long training takes."""
         return self.at(0) > 0
 
+    def bound(self) -> float:
+        """A number that no value exceeds, however long training takes."""
+        return self.at(0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
@@ -67,6 +71,9 @@ class Exponential(Schedule):
     def __post_init__(self) -> None:
         check_range("growth", self.growth, above=0)
 
+    def bound(self) -> float:
+        return self.ceiling if self.growth > 1 else self.at(0)
+
     def at(self, t: int) -> float:
         return min(self.ceiling, self.start * math.exp(min(t * math.log(self.growth), 700.0)))
 
@@ -92,6 +99,9 @@ class Linear(Schedule):
 
     def stays_positive(self) -> bool:
         return self.floor > 0 or (self.slope >= 0 and min(self.start, self.ceiling) > 0)
+
+    def bound(self) -> float:
+        return self.ceiling if self.slope > 0 else self.at(0)
 
     def at(self, t: int) -> float:
         return max(self.floor, min(self.ceiling, self.start + self.slope * t))
@@ -121,5 +131,13 @@ SCHEDULES: tuple[type[Schedule], ...] = (Constant, Exponential, Linear, InverseS
 
 def positive(name: str, schedule: Schedule) -> None:
     """Raises UserError if the schedule reaches 0 or less."""
+
+
+LARGEST_ALPHA = 1e12  # the relaxations are hard long before; above it single precision overflows
+
+
+def check_alpha(name: str, schedule: Schedule) -> None:
+    """Raises UserError if the schedule of an inverse temperature leaves its range."""
     if not schedule.stays_positive():
         raise UserError(f"{name} {schedule}: must stay above 0")
+    check_range(name, schedule.bound(), above=0, most=LARGEST_ALPHA)

@@ -137,6 +137,19 @@ class Prompts(NamedTuple):
     frozen: Bool[Tensor, "chain time"]  # the tokenizer's frame (cls, sep) and padding
 
 
+class WordParts(NamedTuple):
+    """Where words begin and end: a word goes on from an `inner` end to a `joined` beginning."""
+
+    inner: Bool[Tensor, " vocab"]  # the token ends with a letter or digit
+    joined: Bool[Tensor, " vocab"]  # the token begins with one, without a space before it
+
+    def boundaries(self, tokens: Int[Tensor, "chain time"]) -> Bool[Tensor, "chain edges"]:
+        """True before each token, and after the last, if no word goes on there."""
+        free = ~(self.inner[tokens[:, :-1]] & self.joined[tokens[:, 1:]])
+        edge = free.new_ones(len(tokens), 1)
+        return torch.cat([edge, free, edge], 1)
+
+
 @runtime_checkable
 class TextModel(MaskedLM, Protocol):
     """A masked language model with a tokenizer, for sampling and scoring of texts."""
@@ -148,6 +161,10 @@ class TextModel(MaskedLM, Protocol):
     def token_names(self, ids: Sequence[int]) -> list[str]: ...
     def token_id(self, name: str) -> int | None: ...
     def word_ids(self, text: str) -> list[int]: ...
+    @property
+    def alphabet(self) -> Bool[Tensor, " vocab"]: ...  # of `allowed`, what is sampled by default
+    @property
+    def word_parts(self) -> "WordParts": ...
 
 
 @runtime_checkable

@@ -91,7 +91,9 @@ def test_a_global_trial_is_scored_with_raw_scores_and_its_start_with_normalized_
     ("more", "sentence"),
     [
         (["--try", "direct-loss"], "--try was given 1 times"),
-        (["--try", "a: --seed 1", "--try", "a: --seed 2"], "two trials are called 'a'"),
+        (["--try", "a: --seed 1", "--try", "a: --seed 2"], "seeds: give --seeds 1,2"),
+        (["--try", "cross-entropy", "--try", "cross-entropy"], "two trials are called 'cross-ent"),
+        (["--try", "a: --jobs 2", "--try", "cross-entropy"], "unrecognized arguments: --jobs 2"),
         (["--try", "a: --no.such 1", "--try", "cross-entropy"], "no.such"),
         (["--try", "direct-loss", "--try", "cross-entropy", "--seeds", "1;2"], "--seeds 1;2"),
     ],

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from softbeam.cli import main
+from softbeam.cli.train import parse_run, seeds_of
 from softbeam.data.tasks import Tagging
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
@@ -67,12 +68,30 @@ def test_a_sweep_orders_every_combination_and_keeps_what_is_finished(folder, cap
         (["--jobs", "0"], "--jobs 0: must be at least 1"),
         (["--seeds", "1,1"], "each is given once"),
         (["--over", "seed=1,1"], "two combinations would both be called"),
+        (["--over", "seed=1,2,3"], "the runs have different seeds: give --seeds 1,2,3 instead"),
+        (["--seed", "3"], "--seeds 1,2 replaces --seed 3: give one of the two"),
+        (["--over", "finetune.lr=0.1,0.2"], "train the same run"),
+        (["--over", "pretrain.weight-decay=0,0.1"], "train the same run"),
+        (["--over", "pretrain.clip=1,1.0"], "train the same run"),
+        (["--over", "pretrain.lr=0.5"], "--over: a field is given twice"),
+        (["--over", "out=a,b"], "unrecognized arguments: --out a"),
+        (["--over", "jobs=1,2"], "unrecognized arguments: --jobs 1"),
     ],
 )
 def test_bad_sweeps_are_one_sentence(folder, capsys, more, said):
     assert main(words(folder, folder / "out", *more)) == 2
     shown = capsys.readouterr().err.strip()
     assert said in shown and "\n" not in shown and not (folder / "out").exists()
+
+
+def test_seeds_are_those_of_the_flag_or_the_one_that_all_runs_have(tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text("seed: 7\n")
+    line = ["tagging", "--data.train", "a", "--config", str(other)]
+    lines = [line, [*line, "--pretrain.lr", "0.5"]]
+    configs = [parse_run("sweep", words)[0] for words in lines]
+    assert seeds_of(None, configs, lines) == [7]
+    assert seeds_of("1,2", configs, lines) == [1, 2], "a flag replaces what a file says"
 
 
 @pytest.mark.slow

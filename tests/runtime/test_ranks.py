@@ -4,6 +4,7 @@ import json
 import subprocess
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from softbeam.cli import main
 from softbeam.data.batches import Batches, Encoded, Position, collate
 from softbeam.data.tasks import Tagging
+from softbeam.errors import UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.hard_beam import BeamCrf
 from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
@@ -23,7 +25,7 @@ from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
 from support.descent import descended
-from support.processes import module, run_together, torchrun, workers
+from support.processes import end, module, run_together, torchrun, workers
 from support.small_data import write_tagging
 
 SCRIPT = """
@@ -223,7 +225,9 @@ def test_killed_and_resumed_they_end_with_the_same_weights(together, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(together, tmp_path):
+def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(
+    together, tmp_path, capsys
+):
     out = tmp_path / "stopped"
     pipes = {"stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(torchrun(*command(together[0], out)), **pipes) as launcher:
@@ -235,5 +239,51 @@ def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(t
     assert said.count("--resume goes on with") == 2, said
     assert not (out / "summary.json").exists()
     assert main([*command(together[0], out, "--resume")[2:]]) == 0
+    assert "begun by 2 processes and goes on with 1" in capsys.readouterr().err
     updates = [row["update"] for row in read_metrics(out) if row.get("stage") == "finetune"]
     assert sorted(set(updates)) == list(range(1, max(updates) + 1))
+
+
+STOPPED = """
+import os, signal
+from softbeam.runtime import ranks
+ranks.BEAT, ranks.PATIENT_BEATS = 0.1, 10
+with ranks.joined():
+    ranks.wait()
+    if ranks.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    ranks.wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_stops_is_named(tmp_path):
+    """The others would wait for it for days; torchrun then kills it."""
+    command = torchrun(module(tmp_path, "stopped", STOPPED))
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stderr is not None
+        said = next(line for line in launcher.stderr if "has not answered" in line)
+        end(launcher)
+    expected = "softbeam: rank 0 ends: rank 1 has not answered for 1 s (stopped, or its machine is"
+    assert said.startswith(expected)
+
+
+def test_silence_is_counted_in_own_beats():
+    store = torch.distributed.HashStore()
+    one, two, three = (ranks.Watch(store, rank=rank, world=3) for rank in range(3))
+    for _ in range(3 * ranks.PATIENT_BEATS):
+        assert one.beat() is None and two.beat() is None and three.beat() is None
+    three.leave()
+    for beat in range(2 * ranks.PATIENT_BEATS):
+        assert one.beat() is None, "the third has left, and the second is slow"
+        if beat % ranks.PATIENT_BEATS == 0:
+            two.beat()
+    named = [one.beat() for _ in range(ranks.PATIENT_BEATS + 1)]
+    assert named[-1] == 1 and two.beat() is None
+
+
+def test_a_process_that_does_not_start_is_named(monkeypatch):
+    pretend(monkeypatch, 0, 2)
+    monkeypatch.setattr(ranks, "START", timedelta(seconds=0.1))
+    with pytest.raises(UserError, match="rank 1 of 2 did not start within 0 s"):
+        ranks._assemble(torch.distributed.HashStore())

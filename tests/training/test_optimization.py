@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from softbeam.data.tasks import Tagging
-from softbeam.errors import UserError
+from softbeam.errors import NotFinite, UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime.files import load_checkpoint
 from softbeam.training.config import RunConfig, Stage
 from softbeam.training.loop import Trainer, train
-from softbeam.training.optimization import NotFinite, check_step, quoted
+from softbeam.training.optimization import check_step, quoted
 from softbeam.training.runs import read_metrics
 from softbeam.types import Loss
 
@@ -137,6 +137,23 @@ def test_skipped_updates_are_counted_over_stages_and_logged(config, tmp_path, po
     assert rows[0]["sentences"] == watched_sentences(config)[1]
     with pytest.raises(UserError, match="finetune, epoch 1, update 5.*after 3 skipped updates"):
         train(replace(two, skip_nonfinite=3), tmp_path / "y", quiet=True)
+
+
+def test_an_update_whose_search_refuses_its_scores_is_skipped_too(config, tmp_path, monkeypatch):
+    plain = CrossEntropy.__call__
+
+    def refusing(self, model, batch, *, now, rng) -> Loss:
+        if now.update == 2:
+            raise NotFinite("the scores of the decoder hold NaN")
+        return plain(self, model, batch, now=now, rng=rng)
+
+    monkeypatch.setattr(CrossEntropy, "__call__", refusing)
+    with pytest.raises(UserError, match="hold NaN in pretrain, epoch 1, update 3, with the sent"):
+        train(config, tmp_path / "x", quiet=True)
+    lenient = replace(config, skip_nonfinite=1)
+    assert train(lenient, tmp_path / "y", quiet=True)["skipped"] == 1
+    rows = [row for row in read_metrics(tmp_path / "y") if row["kind"] == "skipped"]
+    assert [row["what"] for row in rows] == ["the scores of the decoder hold NaN"]
 
 
 def test_a_skipped_update_changes_no_weight(config, tmp_path, poison, monkeypatch):

@@ -258,9 +258,12 @@ def config_arguments(arguments: Parser, *, skip: tuple[str, ...] = ()) -> None:
     """Add the flags of a `SamplingConfig`; its lists are given as files or words."""
     add_fields(arguments, SamplingConfig, skip=(*skip, "lexicon", "allowed"))
     arguments.add_argument(
-        "--lexicon", type=str, default=None, help="file of words to favour, one on a line"
+        "--lexicon", type=str, default=None, help="file of whole words to favour, one on a line"
     )
-    tokens = "the only tokens that may be sampled: a file, one on a line, or A,B,C"
+    tokens = (
+        "the only tokens that may be sampled: a file, one on a line, or A,B,C; by default all, of "
+        "protein models the 20 amino acids"
+    )
     arguments.add_argument("--allowed", type=str, default=None, help=tokens)
 
 

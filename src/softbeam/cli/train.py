@@ -80,7 +80,7 @@ second stage, or a name and words of `softbeam train`:
            --select.normalize false"
 
   --try TRIAL     a way to train; give it at least twice
-  --seeds LIST    seeds, 1 if not given
+  --seeds LIST    seeds of each trial; without it, the one of --seed or --config, else 1
   --split NAME    what is scored: dev or test
   --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
@@ -100,7 +100,7 @@ on dev, best first:
   softbeam sweep ccg --over pretrain.lr=0.001,0.003 --over model.hidden=64,128 --seeds 1,2
 
   --over FIELD=A,B  a field of the recipe and its values
-  --seeds LIST      seeds, 1 if not given
+  --seeds LIST      seeds of each row; without it, the one of --seed or --config, else 1
   --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
   --jobs N          processes here, 1 if not given
@@ -145,14 +145,14 @@ def compare(words: list[str]) -> int:
     own.add_argument("--try", dest="trials", action="append", default=[])
     own.add_argument("--split", default="dev")
     own.add_argument("--out", default=f"runs/compare-{words[0]}")
-    parsed, shared, seeds = parse_many(own, words[1:])
+    parsed, shared = parse_many(own, words[1:])
     if len(parsed.trials) < 2:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
-    configs = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
-    made = [(name, parse_run("compare", line)[0]) for name, line in configs]
+    lines = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
+    configs = [parse_run("compare", line)[0] for _, line in lines]
     found = comparison.compare(
-        [comparison.Trial(name, config) for name, config in made],
-        seeds,
+        [comparison.Trial(name, config) for (name, _), config in zip(lines, configs, strict=True)],
+        seeds_of(parsed.seeds, configs, [line for _, line in lines]),
         Path(parsed.out),
         split=parsed.split,
         workers=workers_of(parsed),
@@ -175,18 +175,23 @@ def sweep(words: list[str]) -> int:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     own.add_argument("--over", action="append", default=[])
     own.add_argument("--out", default=f"runs/sweep-{words[0]}")
-    parsed, shared, seeds = parse_many(own, words[1:])
+    parsed, shared = parse_many(own, words[1:])
     if not parsed.over:
         raise UserError("--over is missing: a field and its values, as pretrain.lr=0.01,0.003")
-    made = {}
-    for chosen in product(*map(values_of, parsed.over)):
+    axes = [values_of(text) for text in parsed.over]
+    if len({axis[0][0] for axis in axes}) < len(axes):
+        raise UserError("--over: a field is given twice; write all its values after one --over")
+    lines = {}
+    for chosen in product(*axes):
         flags = [word for field, value in chosen for word in (f"--{field}", value)]
         name = re.sub(r"[^\w.,=+-]", "_", ",".join("=".join(pair) for pair in chosen))
-        if name in made:
+        if name in lines:
             raise UserError(f"--over: two combinations would both be called {name}")
-        made[name] = parse_run("sweep", [words[0], *shared, *flags])[0]
+        lines[name] = [words[0], *shared, *flags]
+    configs = {name: parse_run("sweep", line)[0] for name, line in lines.items()}
+    seeds = seeds_of(parsed.seeds, list(configs.values()), list(lines.values()))
     knobs = {name: parsed.__dict__[name] for name in ("quiet", "accept_changed_inputs")}
-    found = sweeping.sweep(made, seeds, Path(parsed.out), workers=workers_of(parsed), **knobs)
+    found = sweeping.sweep(configs, seeds, Path(parsed.out), workers=workers_of(parsed), **knobs)
     print(sweeping.as_text(found))
     if parsed.json:
         say_json(found)
@@ -201,9 +206,9 @@ def values_of(text: str) -> list[tuple[str, str]]:
     return [(field.strip(), value) for value in values.split(",")]
 
 
-def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, list[str], list[int]]:
-    """Parse the flags of a command that trains many runs: its own, each run's, and the seeds."""
-    own.add_argument("--seeds", default="1")
+def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, list[str]]:
+    """Parse the flags of a command that trains many runs; returns the words of each run too."""
+    own.add_argument("--seeds", default=None)
     for flag in ("--quiet", "--json"):
         own.add_argument(flag, action="store_true")
     worker_arguments(own)
@@ -214,10 +219,26 @@ def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, lis
         raise UserError(str(error)) from None
     if "--overwrite" in shared:
         raise UserError("--overwrite: finished runs in --out are kept; remove it to train anew")
-    seeds = whole_numbers("--seeds", parsed.seeds)
+    return parsed, shared
+
+
+def seeds_of(given: str | None, configs: list[Any], lines: list[list[str]]) -> list[int]:
+    """Return the seeds of --seeds, else the one seed of all configurations.
+
+    Raises UserError if --seeds would replace a seed on a command line, or the seeds differ.
+    """
+    own = sorted({config.seed for config in configs})
+    listed = ",".join(map(str, own))
+    if len(own) > 1:
+        raise UserError(f"the runs have different seeds: give --seeds {listed} instead")
+    if given is None:
+        return own
+    if any(word.partition("=")[0] == "--seed" for line in lines for word in line):
+        raise UserError(f"--seeds {given} replaces --seed {listed}: give one of the two")
+    seeds = whole_numbers("--seeds", given)
     if len({*seeds}) < len(seeds):
-        raise UserError(f"--seeds {parsed.seeds}: each is given once")
-    return parsed, shared, seeds
+        raise UserError(f"--seeds {given}: each is given once")
+    return seeds
 
 
 def recipe_list() -> str:
@@ -232,13 +253,14 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     recipe = with_model(RECIPES[words[0]](), words)
     made = run_parser(recipe, parser(f"{command} {words[0]}", RECIPES[words[0]].__doc__ or ""))
     made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
-    made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
-    made.add_argument("--quiet", action="store_true", help="no progress")
-    made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+    if command == "train":  # the flags of one command, not of each run of a comparison or sweep
+        made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
+        made.add_argument("--quiet", action="store_true", help="no progress")
+        made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+        overwrite_argument(made)
+        accept_argument(made)
+        worker_arguments(made)
     made.add_argument("--resume", action="store_true", help="continue a run that was stopped")
-    overwrite_argument(made)
-    accept_argument(made)
-    worker_arguments(made)
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
     kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]

@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from softbeam.errors import LARGEST_SEED, check_range
+from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.runtime import inputs
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.runtime.text_tables import aligned
-from softbeam.training.config import RunConfig
+from softbeam.training.config import RunConfig, in_effect, to_json
 from softbeam.training.many import train_all
 
 
@@ -33,6 +33,7 @@ def sweep(
     """
     for seed in seeds:
         check_range("--seeds", seed, least=0, most=LARGEST_SEED)
+    refuse_twins(configs)
     require_writable(out)
     runs = {
         f"{name}-{seed}": replace(config, seed=seed)
@@ -56,6 +57,17 @@ def sweep(
         result = {"rows": rows, "best": str(out / f"{rows[0]['setting']}-{best_seed(rows[0])}")}
         write_text(out / "sweep.json", json.dumps(result, indent=1) + "\n")
     return result
+
+
+def refuse_twins(configs: Mapping[str, RunConfig]) -> None:
+    """Raises UserError if two settings train the same run, so that a field has no effect."""
+    names: dict[str, str] = {}
+    for name, config in configs.items():
+        twin = names.setdefault(to_json(replace(in_effect(config), seed=0)), name)
+        if twin != name:
+            raise UserError(
+                f"{twin} and {name} train the same run: a field of --over has no effect"
+            )
 
 
 def row_of(name: str, summaries: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

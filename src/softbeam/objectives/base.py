@@ -30,7 +30,11 @@ Log = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(ABC):
-    """A loss of a model on a batch. `now` drives schedules, `rng` every random choice."""
+    """A loss of a model on a batch. `now` drives schedules, `rng` every random choice.
+
+    Rows without a known target token are left out. A batch without any other row has the loss 0,
+    of size 0, and no gradient.
+    """
 
     left_to_right: ClassVar[bool] = True  # needs a decoder's scores; else a masked language model's
     finish = False  # whether outputs may end early, which needs an end mark in every batch
@@ -57,10 +61,24 @@ class Objective(ABC):
         """A warning if `epochs` is too small for this objective to take effect."""
         return None
 
-    @abstractmethod
     def __call__(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
-    ) -> "Loss": ...
+    ) -> "Loss":
+        known = batch.mask.any(1)
+        if not bool(known.all()):
+            source, target, mask = (part[known] for part in batch[:3])
+            ends = batch.ends._replace(lengths=batch.ends.lengths[known])
+            batch = types.Batch(source, target, mask, ends)
+        if not len(batch.mask):
+            nothing = torch.zeros((), device=batch.mask.device, requires_grad=True)
+            return types.Loss(nothing, 0, {})
+        return self.compute(model, batch, now=now, rng=rng)
+
+    @abstractmethod
+    def compute(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        """The loss of a batch whose rows have at least one known target token each."""
 
 
 def gold_loss(scores: "Tensor", batch: "Batch", smoothing: float = 0.0) -> "Tensor":
@@ -109,7 +127,7 @@ class SearchObjective(Objective):
         if self.finish and not ends:
             raise UserError("finish true: outputs of this task have no end mark")
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         inner = model(batch.source)

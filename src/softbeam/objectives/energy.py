@@ -40,7 +40,7 @@ CHUNK = 2**14
 class EnergyObjective(Objective):
     """An objective of an energy-based model."""
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         if not isinstance(model, losses.Field):

@@ -37,7 +37,7 @@ class CrossEntropy(Objective):
     def __post_init__(self) -> None:
         check_range("smoothing", self.smoothing, least=0, below=1)
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         scores = decoders.forced_scores(model(batch.source), batch.target)
@@ -63,7 +63,7 @@ class SelfNormalized(Objective):
         check_range("penalty", self.penalty, least=0)
         check_range("smoothing", self.smoothing, least=0, below=1)
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         scores = decoders.forced_scores(model(batch.source), batch.target)
@@ -114,7 +114,7 @@ class Distillation(Objective):
         if outputs != vocab:
             raise UserError(f"teacher {self.teacher} has {outputs} outputs, not {vocab}")
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         scores = decoders.forced_scores(model(batch.source), batch.target)

@@ -41,7 +41,7 @@ class UniformMasking(Objective):
         check_range("smoothing", self.smoothing, least=0, below=1)
         check_range("length_weight", self.length_weight, least=0)
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         bound = model(batch.source)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from softbeam._lazy import lazy
 from softbeam.errors import check_range
 from softbeam.objectives.base import Objective, gold_loss, size
-from softbeam.schedules import Exponential, InverseSigmoid, Moment, Schedule, positive
+from softbeam.schedules import Exponential, InverseSigmoid, Moment, Schedule, check_alpha
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class FeedbackObjective(Objective):
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        positive("alpha", self.alpha)
+        check_alpha("alpha", self.alpha)
         check_range("gold_epochs", self.gold_epochs, least=0)
         check_range("smoothing", self.smoothing, least=0, below=1)
 
@@ -62,7 +62,7 @@ class FeedbackObjective(Objective):
             return None
         return f"only gold is fed in {epochs} epoch(s): gold_epochs is {self.gold_epochs}"
 
-    def __call__(
+    def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         p = 1.0 if now.epoch < self.gold_epochs else self.gold(now)

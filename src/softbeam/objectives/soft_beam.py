@@ -8,7 +8,7 @@ from softbeam._lazy import lazy
 from softbeam.errors import check_range
 from softbeam.objectives.base import Log, SearchObjective, check_beam
 from softbeam.objectives.costs import Cost, Hamming
-from softbeam.schedules import Exponential, Moment, Schedule, positive
+from softbeam.schedules import Exponential, Moment, Schedule, check_alpha
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
@@ -53,8 +53,8 @@ class SoftBeamObjective(SearchObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("alpha", self.alpha)
-        positive("alpha_final", self.alpha_final or self.alpha)
+        check_alpha("alpha", self.alpha)
+        check_alpha("alpha_final", self.alpha_final or self.alpha)
         for name in ("k", "candidates", "diagnose_every"):
             check_range(name, getattr(self, name), least=1)
 
@@ -166,4 +166,5 @@ def gold_score(decoder: "Decoder", batch: "Batch") -> "Tensor":
     """s(y*): the score of the whole target, teacher forced, without cost."""
     scores = decoders.forced_scores(decoder, batch.target)
     chosen = scores.gather(-1, batch.target[:, :, None])[..., 0]
-    return (chosen * tensors.length_mask(batch.ends.lengths, chosen.shape[1])).sum(-1)
+    real = tensors.length_mask(batch.ends.lengths, chosen.shape[1])
+    return chosen.masked_fill(~real, 0.0).sum(-1)  # the score of padding may be -inf

@@ -7,8 +7,11 @@ numbers and JSON, nothing that could be executed. Torch is loaded only if there 
 import atexit
 import json
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +26,11 @@ else:
 
 T = TypeVar("T")
 V = TypeVar("V")
-PATIENCE = timedelta(days=7)  # for a slower process; one that has ended is noticed at once
+PATIENCE = timedelta(days=7)  # for a slower process; one that stopped is noticed by `Watch`
+START = timedelta(minutes=5)  # within which all processes must have started
+BEAT, PATIENT_BEATS = 5.0, 24  # seconds between beats; missing beats of a process that has stopped
+LEFT = 10**9  # added to the beats of a process that ends
+AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # "True" if torchrun itself serves the store
 LOST = ("closed by peer", "reset by peer", "Broken pipe", "Timed out")
 
 
@@ -89,8 +96,89 @@ def _join() -> None:
     gpus = torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=PATIENCE)
+    store = _store(host=rank() == 0 and os.environ.get(AGENT) != "True")
+    _assemble(store)
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpus else "gloo",
+        store=distributed.PrefixStore("group", store),
+        rank=rank(),
+        world_size=world(),
+        timeout=PATIENCE,
+    )
     atexit.register(distributed.destroy_process_group)
+    watch = Watch(_store(host=False), rank=rank(), world=world())
+    atexit.register(watch.leave)  # before the group is destroyed
+    threading.Thread(target=watch.run, daemon=True).start()
+
+
+def _store(*, host: bool) -> "distributed.Store":
+    """Connect to the table of numbers that torchrun, or else the first process, serves to all."""
+    address, port = os.environ.get("MASTER_ADDR", "localhost"), os.environ.get("MASTER_PORT", "")
+    store = distributed.TCPStore(
+        address, int(port), is_master=host, wait_for_workers=False, timeout=START
+    )
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return distributed.PrefixStore(f"softbeam/{attempt}", store)
+
+
+def _assemble(store: "distributed.Store") -> None:
+    """Wait until all processes are here; raises UserError that names one that did not start."""
+    store.set(f"here-{rank()}", "")
+    for other in range(world()):
+        try:
+            store.wait([f"here-{other}"], START)
+        except RuntimeError as error:
+            limit = f"{START.total_seconds():.0f} s"
+            raise UserError(f"rank {other} of {world()} did not start within {limit}") from error
+
+
+class Watch:
+    """Count the heartbeats of all processes, so that one that has stopped is named in minutes.
+
+    A process that waits for another, however slow, still beats. One that ended is noticed by its
+    closed connections at once.
+
+    Args:
+        store: where the beats of each process are counted.
+        rank: number of this process.
+        world: number of processes.
+    """
+
+    def __init__(self, store: "distributed.Store", *, rank: int, world: int):
+        self.store, self.rank = store, rank
+        self.beats = {other: 0 for other in range(world) if other != rank}
+        self.silent = dict.fromkeys(self.beats, 0)
+
+    def run(self) -> None:
+        """Beat until this process ends, and end it if another has stopped."""
+        with suppress(RuntimeError):  # the store is gone: the connections are, too
+            while (stopped := self.beat()) is None:
+                time.sleep(BEAT)
+            seconds = f"{PATIENT_BEATS * BEAT:.0f} s"
+            what = (
+                f"rank {stopped} has not answered for {seconds} (stopped, or its machine is gone)"
+            )
+            print(f"softbeam: rank {self.rank} ends: {what}", file=sys.stderr, flush=True)
+            os._exit(1)  # the main thread waits for the other process
+
+    def beat(self) -> int | None:
+        """Count a beat of this process; return the rank of a process that has stopped, or None.
+
+        Silence is counted in own beats, so that a pause of this process is no silence of others.
+        """
+        self.store.add(f"beats-{self.rank}", 1)
+        for other, before in self.beats.items():
+            self.beats[other] = self.store.add(f"beats-{other}", 0)
+            quiet = self.beats[other] == before and before < LEFT
+            self.silent[other] = self.silent[other] + 1 if quiet else 0
+            if self.silent[other] > PATIENT_BEATS:
+                return other
+        return None
+
+    def leave(self) -> None:
+        """Tell the others that this process ends and beats no more."""
+        with suppress(RuntimeError):
+            self.store.add(f"beats-{self.rank}", LEFT)
 
 
 def wait() -> None:

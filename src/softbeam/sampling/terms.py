@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
+from softbeam.types import WordParts
+
 
 @dataclass(frozen=True, eq=False)
 class HammingDistance:
@@ -48,9 +50,15 @@ class EditDistance:
 
 @dataclass(frozen=True)
 class PhraseCount:
-    """The number of occurrences of any of the phrases, which may overlap."""
+    """The number of occurrences of any of the phrases, which may overlap.
+
+    Args:
+        phrases: the tokens of each phrase.
+        words: where words begin and end, to count no phrase inside of a longer word.
+    """
 
     phrases: Sequence[Sequence[int]]
+    words: WordParts | None = None
 
     def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
         total = torch.zeros(len(tokens), device=tokens.device)
@@ -59,6 +67,9 @@ class PhraseCount:
                 continue
             same = [list(phrase) for phrase in self.phrases if len(phrase) == size]
             windows = tokens.unfold(1, size, 1)[:, :, None]
-            matches = (windows == torch.tensor(same, device=tokens.device)).all(-1)
-            total = total + matches.any(-1).sum(-1)
+            matches = (windows == torch.tensor(same, device=tokens.device)).all(-1).any(-1)
+            if self.words is not None:
+                edges = self.words.boundaries(tokens)
+                matches = matches & edges[:, : matches.shape[1]] & edges[:, size:]
+            total = total + matches.sum(-1)
         return total

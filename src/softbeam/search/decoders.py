@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from softbeam.errors import NotFinite
+from softbeam.schedules import LARGEST_ALPHA
 from softbeam.types import Decoder, FedDecoder, FusedDecoder, State
 
 PAD = 0  # the token that follows the end of a sequence
@@ -82,7 +84,7 @@ class LocallyNormalized(Wrapped):
 
 
 class Forbidding(Wrapped):
-    """Never chooses some tokens (padding, <s>): their scores are -inf. For hard search only."""
+    """Never chooses some tokens (padding, <s>): their scores are -inf."""
 
     def __init__(self, decoder: Decoder, tokens: Any):
         super().__init__(decoder)
@@ -91,6 +93,21 @@ class Forbidding(Wrapped):
     def change(self, scores: Tensor) -> Tensor:
         index = torch.tensor(self.tokens, device=scores.device, dtype=torch.long)
         return scores.index_fill(-1, index, float("-inf"))
+
+
+def checked_scores(scores: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
+    """Return the scores; -inf forbids a token. Raises NotFinite if a score is NaN or +inf."""
+    best = scores.detach().amax(-1)  # NaN if the row has one
+    if not bool((best < torch.inf).all()):
+        wrong = "NaN" if bool(best.isnan().any()) else "+inf"
+        raise NotFinite(f"the scores of the decoder hold {wrong} (-inf alone may forbid tokens)")
+    return scores
+
+
+def check_alpha(alpha: float, name: str = "alpha") -> None:
+    """Raises ValueError if an inverse temperature is out of bounds."""
+    if not 0 < alpha <= LARGEST_ALPHA:
+        raise ValueError(f"{name}={alpha} is not above 0 and at most {LARGEST_ALPHA:g}")
 
 
 def check_search(
@@ -107,8 +124,7 @@ def check_search(
     vocab = len(decoder.embedding)
     if k < 1:
         raise ValueError(f"k={k} is below 1")
-    if not 0 < alpha < float("inf"):
-        raise ValueError(f"alpha={alpha} is not positive and finite")
+    check_alpha(alpha)
     if eos is not None and not (0 <= eos < vocab and eos != PAD):
         raise ValueError(f"eos={eos} is not a token of 0..{vocab - 1} other than padding ({PAD})")
     if costs is None and time is None:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from softbeam.search.decoders import check_search, forced_scores
+from softbeam.search.decoders import check_search, checked_scores, forced_scores
 from softbeam.tensors import gather, length_mask, nucleus, output_lengths
 from softbeam.types import Decoder, Hypotheses, State
 
@@ -41,7 +41,8 @@ def ancestral_sample(
         raise ValueError(f"temperature={temperature} must be positive; for the limit use greedy")
 
     def draw(scores: Tensor) -> Tensor:
-        p = truncate((scores / temperature).softmax(-1), top_k=top_k, top_p=top_p)
+        p = checked_scores((scores / temperature).softmax(-1))  # NaN if all tokens are forbidden
+        p = truncate(p, top_k=top_k, top_p=top_p)
         return torch.multinomial(p, 1, generator=rng).squeeze(-1)
 
     return one_by_one(decoder, draw, lengths=lengths, eos=eos)
@@ -75,7 +76,7 @@ def one_by_one(
     tokens = []
     for t in range(int(lengths.max())):
         scores, state = decoder.step(state, emb)
-        token = choose(scores)
+        token = choose(checked_scores(scores))
         total = total + torch.where(live, scores.gather(1, token[:, None]).squeeze(1), 0.0)
         tokens.append(torch.where(live, token, 0))
         live = live & (lengths > t + 1)
@@ -164,7 +165,7 @@ def expand(decoder: Decoder, beam: HardBeam) -> tuple[Float[Tensor, "batch prev 
     The state belongs to the prefixes of `beam`.
     """
     local, state = decoder.step(beam.state, beam.emb)
-    local = local.unflatten(0, beam.total.shape)
+    local = checked_scores(local).unflatten(0, beam.total.shape)
     stay = torch.full_like(local, float("-inf"))
     stay[:, :, 0] = 0.0
     return beam.total[:, :, None] + torch.where(beam.finished[:, :, None], stay, local), state

@@ -5,6 +5,7 @@ random states and the position in the data can never be of different moments.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,10 @@ def restore_training(
 
     Generators of processes that the saved training did not have stay as they are.
     """
+    begun, now = len(tensors.get("random.torch", ())), ranks.world()
+    if begun != now and ranks.first():
+        counts = f"the run was begun by {begun} processes and goes on with {now}"
+        print(f"note: {counts}; random numbers, and so weights, will differ", file=sys.stderr)
     own: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
     own |= {f"buffer.{name}": b for name, b in model.named_buffers()}
     for name in tensors:

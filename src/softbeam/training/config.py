@@ -114,6 +114,19 @@ class RunConfig:
         return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
 
 
+def in_effect(config: RunConfig) -> RunConfig:
+    """Replace the settings that the run does not use by their defaults.
+
+    They are those of stages that do not run, and the weight decay of an optimizer without one.
+    """
+    used = {
+        name: replace(stage, weight_decay=0.0) if stage.optimizer == "adam" else stage
+        for name, stage in config.stages
+    }
+    stages = {"pretrain": Stage(), "finetune": Stage()} | used
+    return replace(config, pretrain=stages["pretrain"], finetune=stages["finetune"])
+
+
 CONFIG = "config.yaml"  # in a run's folder
 CHOSEN = (Task, Model, Search, Objective, Schedule, Cost)  # a file names the class of such a field
 OURS = (*TASKS, *MODELS, *SEARCHES.values(), *OBJECTIVES, *SCHEDULES, *COSTS)  # and names no other

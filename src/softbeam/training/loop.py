@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.tasks import EXAMPLES, Corpus, InMemory
-from softbeam.errors import Interrupted, UserError, need
+from softbeam.errors import Interrupted, NotFinite, UserError, need
 from softbeam.objectives.base import Objective
 from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.allowed import allowing
@@ -51,7 +51,6 @@ from softbeam.training.decoding import best, check_lengths, decode_encoded
 from softbeam.training.evaluation import log_z
 from softbeam.training.kinds import kind_of
 from softbeam.training.optimization import (
-    NotFinite,
     check_step,
     check_weights,
     lr_shape,
@@ -526,24 +525,32 @@ class Trainer:
 
         Gradients of the totals add up over batches and processes and are divided once by the
         global size, so that both give the gradient of one large batch. The log is of the last
-        batch, of the first process's share.
+        batch, of the first process's share. Raises NotFinite after all processes have had their
+        share, since they wait for each other.
         """
         learner.train()
-        total, size, log = 0.0, 0.0, {}
+        total, size, error = 0.0, 0.0, None
+        log: dict[str, float] = {}
         for batch in group:
-            if not len(batch.target):
-                continue  # a small batch, and all its sentences are other processes'
             batch = batch.to(self.accelerator.device)
-            with self.accelerator.autocast():
-                loss = learner(batch, now, self.rng)
+            try:
+                with self.accelerator.autocast():
+                    loss = learner(batch, now, self.rng)
+            except NotFinite as found:
+                total, error = math.nan, found
+                continue
             self.accelerator.backward(loss.total)
-            total, size, log = total + loss.total.item(), size + loss.size, dict(loss.log)
+            total, size = total + loss.total.item(), size + loss.size
+            log = dict(loss.log) or log
         total, size = ranks.summed([total, size])
         ranks.sum_gradients(learner.parameters())
         gradients = [p.grad for p in learner.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, 1.0 / max(size, 1))
+        if gradients:  # none if no target token is known
+            torch._foreach_mul_(gradients, 1.0 / max(size, 1))
         norm = self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
         try:
+            if error is not None:
+                raise error
             check_step(total, norm)
             optimizer.step()
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softbeam.errors import UserError
+from softbeam.errors import NotFinite, UserError
 from softbeam.training.config import Stage
 
 
@@ -48,10 +48,6 @@ def ramp(update: int, *, updates: int, rise: int, fall: int, end: float = 0.0) -
 
 
 SHOWN, LONGEST = 3, 80  # sentences, and characters of each
-
-
-class NotFinite(Exception):
-    """A loss or gradient that is infinite or not a number, before any weight has changed."""
 
 
 def check_step(loss: float, norm: float | Tensor) -> None:

@@ -1,15 +1,21 @@
 """Hugging Face masked LMs of several families, small and with random weights."""
 
+import re
+from itertools import product
+
 import pytest
 import torch
 import transformers
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
-from softbeam.models.huggingface.masked import HfMaskedLM
+from softbeam.models.huggingface.masked import HfMaskedLM, word_parts
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
+from softbeam.sampling.terms import PhraseCount
+from softbeam.sampling.texts.api import sample
+from softbeam.sampling.texts.sampler import allowed_tokens
 from softbeam.types import MaskedLM
 from support.tiny_bert import FAMILIES, LETTERS, SIZES, UNPADDABLE, VOCAB, letter_tokenizer, small
 
@@ -218,3 +224,100 @@ def test_a_missing_or_foreign_folder_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="cannot be loaded as a masked LM") as caught:
         HfMaskedLM.load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "fnet"])
+def test_in_half_precision_a_text_scores_the_same_beside_a_longer_one(family):
+    """The trial of padding has power in bfloat16 too: rounding there is 0.8 % of a logit."""
+    model = small(family).bfloat16()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    mlm = HfMaskedLM(model, letter_tokenizer())
+    assert mlm.paddable == (family not in UNPADDABLE)
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == before[name].dtype and torch.equal(tensor, before[name]), name
+    texts = ["ACD", "ACDEFGHIKLACDEFGH"]
+    both, alone = mlm.encode(texts), mlm.encode(texts[0])
+    masked = torch.zeros_like(both.tokens, dtype=torch.bool)
+    masked[0, 2] = True
+    beside = mlm.logits(both.tokens, masked, torch.tensor([0, 1]))
+    single = mlm.logits(alone.tokens, masked[:1, : alone.tokens.shape[1]], torch.tensor([0]))
+    torch.testing.assert_close(beside, single, rtol=0, atol=0.05 * float(single.abs().max()))
+
+
+def test_a_model_that_does_not_run_in_half_precision_is_refused():
+    with pytest.raises(UserError, match="the model does not run in torch.bfloat16"):
+        HfMaskedLM(small("fnet").bfloat16(), letter_tokenizer())
+
+
+# Words and alphabets
+
+
+class Named:
+    """A tokenizer that has names of tokens alone."""
+
+    def __init__(self, names: list[str]):
+        self.names = names
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.names[i] for i in ids]
+
+
+WORDPIECE = ["[CLS]", "cat", "con", "##cat", "##ch", ".", "a"]
+BYTE_LEVEL = ["<s>", "cat", "con", "Ġcat", "ch", ".", "Ġa"]
+
+
+def as_text(names: list[str]) -> str:
+    """How the tokenizers write tokens: WordPiece puts spaces, byte-level tokens have their own."""
+    if names[0] == "[CLS]":
+        return " ".join(names[1:]).replace(" ##", "").replace(".", " . ")
+    return "".join(names[1:]).replace("Ġ", " ")
+
+
+@pytest.mark.parametrize("names", [WORDPIECE, BYTE_LEVEL], ids=["wordpiece", "byte-level"])
+def test_a_lexicon_counts_whole_words(names):
+    """As a regular expression finds them in the text."""
+    allowed = torch.tensor([False] + [True] * 6)
+    count = PhraseCount([[1], [3]], word_parts(Named(names), allowed))
+    rows = torch.tensor([[0, *row] for row in product(range(1, 7), repeat=4)])
+    if names is WORDPIECE:
+        count = PhraseCount([[1]], count.words)
+        rows = rows[(rows[:, 1] != 3) & (rows[:, 1] != 4)]  # no text begins inside of a word
+        after_mark = (rows[:, :-1] == 5) & ((rows[:, 1:] == 3) | (rows[:, 1:] == 4))
+        rows = rows[~after_mark.any(1)]  # nor does a word go on after a full stop
+    texts = [as_text([names[i] for i in row]) for row in rows.tolist()]
+    expected = [len(re.findall(r"\bcat\b", text)) for text in texts]
+    assert count(rows).tolist() == expected
+    assert 0 < sum(expected) < sum("cat" in text for text in texts)
+
+
+def test_letters_of_a_sequence_are_no_words():
+    mlm = HfMaskedLM(small("bert"), letter_tokenizer())
+    assert not mlm.word_parts.joined.any(), "a motif may stand anywhere"
+
+
+def protein_tokenizer(folder, tokens: str) -> transformers.EsmTokenizer:
+    frame = ["<cls>", "<pad>", "<eos>", "<unk>"]
+    (folder / "vocab.txt").write_text("\n".join([*frame, *tokens, "<null_1>", "<mask>"]))
+    return transformers.EsmTokenizer(str(folder / "vocab.txt"))
+
+
+def test_protein_models_sample_the_twenty_amino_acids(tmp_path):
+    tokenizer = protein_tokenizer(tmp_path, "LAGVSERTIDPKQNFYMHWCXBUZO.-")
+    config = {"vocab_size": len(tokenizer), "pad_token_id": 1, "mask_token_id": 32}
+    model = transformers.AutoModelForMaskedLM.from_config(
+        transformers.EsmConfig(**{**SIZES, **config}, position_embedding_type="rotary")
+    )
+    mlm = HfMaskedLM(model, tokenizer)
+    names = tokenizer.convert_ids_to_tokens(mlm.alphabet.nonzero()[:, 0].tolist())
+    assert sorted(names) == list("ACDEFGHIKLMNPQRSTVWY")
+    assert mlm.allowed.sum() == 27, "a text may hold the others"
+    assert mlm.decode(mlm.encode("AXC-D").tokens) == ["AXC-D"]
+    wider = allowed_tokens(mlm, ("A", "X"))
+    assert tokenizer.convert_ids_to_tokens(wider.nonzero()[:, 0].tolist()) == ["A", "X"]
+    drawn = sample(mlm, "A" + "[MASK]" * 8, chains=8, sweeps=6, burn_in=1, start="random")
+    assert {letter for text in drawn.texts[0] for letter in text} <= set("ACDEFGHIKLMNPQRSTVWY")
+
+
+def test_other_models_sample_all_of_their_tokens():
+    mlm = HfMaskedLM(small("bert"), letter_tokenizer())
+    assert torch.equal(mlm.alphabet, mlm.allowed)

@@ -20,7 +20,7 @@ from softbeam.runtime.files import write_text
 from softbeam.training.config import RunConfig, to_json
 from softbeam.training.evaluation import evaluate_outputs, log_z
 from softbeam.training.kinds import Kind, kind_of
-from softbeam.training.loop import train
+from softbeam.training.many import train
 from softbeam.training.runs import load_run
 from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
 

@@ -250,7 +250,7 @@ def paper() -> dict[str, Group]:
     )
     entities = replace(
         ner(),
-        data=NamedEntities(corpus="conll2003-de"),  # 2018, Sec. 3.1; sizes are the recipe's
+        data=NamedEntities(corpus="conll2003-de", path="data/conll2003-de"),  # 2018, Sec. 3.1
         pretrain=first,
         restarts=3,  # 2017, Sec. 5: "multiple random restarts"
     )
@@ -288,24 +288,25 @@ def paper() -> dict[str, Group]:
 
 def tiny() -> dict[str, Group]:
     """The groups of the preset `cpu` in sizes for tests."""
+    return {name: shrunk(group) for name, group in cpu().items()}
 
-    def smaller(group: Group) -> Group:
-        base = group.base
-        return replace(
-            group,
-            base=replace(
-                base,
-                data=replace(base.data, limit=40, max_length=12),
-                model=replace(lstm(base), hidden=8, embedding=8, label_embedding=None),
-                pretrain=replace(base.pretrain, epochs=1),
-                select=base.select.to(Greedy),
-            ),
-            second=replace(group.second, epochs=1),
-            longer=replace(group.second, epochs=2),
-            k=2,
-        )
 
-    return {name: smaller(group) for name, group in cpu().items()}
+def shrunk(group: Group) -> Group:
+    """The group in a size for tests: few sentences, a narrow model, an epoch for each stage."""
+    base = group.base
+    return replace(
+        group,
+        base=replace(
+            base,
+            data=replace(base.data, limit=40, max_length=12),
+            model=replace(lstm(base), hidden=8, embedding=8, label_embedding=None),
+            pretrain=replace(base.pretrain, epochs=1),
+            select=base.select.to(Greedy),
+        ),
+        second=replace(group.second, epochs=1),
+        longer=replace(group.second, epochs=2),
+        k=2,
+    )
 
 
 def with_encoder(config: RunConfig, encoder: Literal["uni", "bi"]) -> RunConfig:

@@ -2,8 +2,8 @@
 
 The output layer, most of the work for a large vocabulary, runs only at the masked cells: the
 encoder's states at these cells are gathered before the model's own head reads them. This is exact
-if the head treats every position separately. Each model is tested on a small input when it is
-wrapped; if its head mixes positions, it is evaluated everywhere.
+if the head treats every position separately. Each model is tested on a small input, in single
+precision, when it is wrapped; if its head mixes positions, it is evaluated everywhere.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from softbeam.errors import UserError
 from softbeam.tensors import length_mask, lengths_of, may_stand
-from softbeam.types import Prompts
+from softbeam.types import Prompts, WordParts
 
 # Rows of an embedding that no text ever used: BERT's, Gemma's, fairseq's, ESM's.
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|madeupword\d+|<null_\d+>")
@@ -33,6 +33,9 @@ class HfMaskedLM:
 
     `allowed` excludes special tokens, rows that no text ever used, and rows without a token. A
     model in half precision still returns logits in float32.
+
+    `alphabet` is `allowed`, except for models of proteins, whose tokens for unknown, ambiguous and
+    rare residues and for gaps of alignments are allowed in texts but not sampled by default.
 
     `separable` is True if the output layer runs only at the masked cells; `paddable`, if rows of
     different lengths may share a batch. If padding would change a number (FNet, ConvBERT), each
@@ -56,13 +59,17 @@ class HfMaskedLM:
         check_rows(model, tokenizer)
         usable = usable_ids(tokenizer)
         trial = self._trial(usable)
-        plain = self._plain(*trial)
-        self.separable = self._is_separable(*trial, plain)
-        self.paddable = self._is_paddable(*trial, plain)
+        self._check_runs(*trial)
+        with single_precision(self.model):
+            plain = self._plain(*trial)
+            self.separable = self._is_separable(*trial, plain)
+            self.paddable = self._is_paddable(*trial, plain)
         vocab = plain.shape[-1]
         self._allowed = torch.zeros(vocab, dtype=torch.bool, device=model.device)
         self._allowed[[i for i in usable if i < vocab]] = True
         self._glue = letters_stand_alone(tokenizer, usable)
+        self._alphabet = amino_acids(tokenizer, self._allowed)
+        self._word_parts = word_parts(tokenizer, self._allowed)
 
     @classmethod
     def load(
@@ -123,6 +130,14 @@ class HfMaskedLM:
     def allowed(self) -> Bool[Tensor, " vocab"]:
         return self._allowed
 
+    @property
+    def alphabet(self) -> Bool[Tensor, " vocab"]:
+        return self._alphabet
+
+    @property
+    def word_parts(self) -> WordParts:
+        return self._word_parts
+
     # Scores
 
     def logits(
@@ -178,6 +193,14 @@ class HfMaskedLM:
         ids = torch.tensor([(list(usable) * 10)[i : i + 5] for i in (0, 5)], device=device)
         masked = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]], device=device).bool()
         return ids.masked_fill(masked, self.mask_id), masked, torch.ones_like(masked)
+
+    def _check_runs(self, ids: Tensor, masked: Tensor, real: Tensor) -> None:
+        """Raise UserError if the model cannot run in its number format."""
+        try:
+            self._plain(ids, masked, real)
+        except RuntimeError as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise UserError(f"the model does not run in {self.model.dtype}: {reason}") from error
 
     def _is_separable(self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor) -> bool:
         if self.model.base_model is self.model:
@@ -270,6 +293,24 @@ def gathering(encoder: nn.Module, masked: Bool[Tensor, "rows time"]) -> Iterator
         handle.remove()
 
 
+@contextmanager
+def single_precision(model: nn.Module) -> Iterator[None]:
+    """Run a model of half precision in float32, where rounding hides no difference.
+
+    Afterwards the model has its own tensors again.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    half = [t for t in tensors if t.is_floating_point() and torch.finfo(t.dtype).bits < 32]
+    own = [t.data for t in half]
+    for tensor in half:
+        tensor.data = tensor.data.float()
+    try:
+        yield
+    finally:
+        for tensor, data in zip(half, own, strict=True):
+            tensor.data = data
+
+
 def check_finite(model: nn.Module) -> None:
     """Raise UserError if some weights are not finite."""
     for name, parameter in model.named_parameters():
@@ -305,6 +346,45 @@ def usable_ids(tokenizer: Any) -> list[int]:
     if not usable:
         raise UserError(f"all {len(tokens)} tokens of the tokenizer are special or unused")
     return usable
+
+
+AMINO_ACIDS = set("ACDEFGHIKLMNPQRSTVWY")
+OTHER_RESIDUES = set("XBUZOJ*.-")  # unknown, ambiguous or rare residues, stops, gaps
+
+
+def amino_acids(tokenizer: Any, allowed: Bool[Tensor, " vocab"]) -> Bool[Tensor, " vocab"]:
+    """The 20 amino acids if the tokens are those of proteins, otherwise all allowed tokens."""
+    ids = allowed.nonzero()[:, 0].tolist()
+    names = tokenizer.convert_ids_to_tokens(ids)
+    if not AMINO_ACIDS <= {*names} <= AMINO_ACIDS | OTHER_RESIDUES:
+        return allowed
+    standard = [i for i, name in zip(ids, names, strict=True) if name in AMINO_ACIDS]
+    return torch.zeros_like(allowed).index_fill(
+        0, torch.tensor(standard, device=allowed.device), True
+    )
+
+
+SPACES = ("Ġ", "▁", "Ċ", "ĉ")  # how tokenizers write a space, a line's end or a tab before a word
+CONTINUED = "##"  # before a piece that continues a word, as WordPiece has it
+
+
+def word_parts(tokenizer: Any, allowed: Bool[Tensor, " vocab"]) -> WordParts:
+    """Read off the names of tokens which of them continue a word, and which a word may go on after.
+
+    If tokens are not pieces of words (whole words, or letters of a sequence), none continues one.
+    """
+    ids = allowed.nonzero()[:, 0].tolist()
+    names = tokenizer.convert_ids_to_tokens(ids)
+    spaced = any(name.startswith(SPACES) for name in names)
+    joined = [
+        (name.startswith(CONTINUED) and name != CONTINUED)
+        or (spaced and not name.startswith(SPACES) and name[:1].isalnum())
+        for name in names
+    ]
+    inner = [name[-1:].isalnum() and not name.endswith(SPACES) for name in names]
+    masks = torch.zeros(2, len(allowed), dtype=torch.bool, device=allowed.device)
+    masks[:, ids] = torch.tensor([inner, joined], device=allowed.device)
+    return WordParts(*masks)
 
 
 def longest(model: nn.Module, tokenizer: Any) -> int | None:

@@ -202,12 +202,12 @@ def check_start(mlm: TextModel, of: Ingredients, config: SamplingConfig) -> None
 
 
 def allowed_tokens(mlm: TextModel, tokens: Sequence[str]) -> Bool[Tensor, " vocab"]:
-    """Mark these tokens in the vocabulary; without any, all tokens that the model allows.
+    """Mark these tokens in the vocabulary; without any, the alphabet of the model.
 
     Raises UserError if the model has no such token, or never samples it.
     """
     if not tokens:
-        return mlm.allowed
+        return mlm.alphabet
     ids = []
     for token in tokens:
         i = mlm.token_id(token)
@@ -229,7 +229,7 @@ def composed(
     if config.near is not None:
         terms.append((config.near_weight, distance(mlm, texts, tokens, config)))
     if config.lexicon:
-        occurrences = PhraseCount(phrases(mlm, config.lexicon))
+        occurrences = PhraseCount(phrases(mlm, config.lexicon), mlm.word_parts)
         terms.append((-config.lexicon_weight, occurrences))
     return terms
 

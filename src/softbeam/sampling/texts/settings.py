@@ -38,9 +38,9 @@ class SamplingConfig:
         near: a text to stay close to; self is the text itself
         near_weight: energy of each position, or edit, that differs from --near
         near_distance: hamming (needs a text of the same length) or edit (any length)
-        lexicon: words to favour
+        lexicon: words to favour, which count only as whole words
         lexicon_weight: how much each occurrence of a word of the lexicon lowers the energy
-        allowed: the only tokens that may be sampled
+        allowed: the only tokens that may be sampled; by default all, of proteins the 20 amino acids
         seed: seed of all random numbers
         dtype: number format of the model
         rows: largest number of masked rows that the model gets at once

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from softbeam.errors import NotFinite
+from softbeam.search.decoders import checked_scores
 from softbeam.types import State
 
 
@@ -66,6 +68,25 @@ class Relaxation(NamedTuple):
     alpha: float
     cost_scale: float = 0.0  # of the cost added to the scores, as in Sec. 2.5
     form: Form = FAST
+
+
+def within_reach(
+    local: Float[Tensor, "rows vocab"], beam: SoftBeam, alpha: float
+) -> Float[Tensor, "rows vocab"]:
+    """Scores of a step in which a forbidden token (-inf) is finite, but too low to get any mass.
+
+    Infinities would make gradients NaN (docs/errata.md). A forbidden token has no gradient. Raises
+    NotFinite if a score is NaN or +inf, or every token of a sentence is forbidden.
+    """
+    checked_scores(local)
+    forbidden = local.isneginf()
+    if not bool(forbidden.any()):
+        return local
+    best = local.detach().amax(-1, keepdim=True)
+    if bool(best.unflatten(0, beam.score.shape).amax(1).isneginf().any()):
+        raise NotFinite("the decoder forbids every token of a step: all scores are -inf")
+    far = min(1e4 / min(alpha, 1.0), 1e15)
+    return torch.where(forbidden, best.where(best.isfinite(), 0.0) - far, local)
 
 
 def lowest(like: Tensor) -> float:

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softbeam.search.decoders import PAD, LocallyNormalized
+from softbeam.search.decoders import PAD, LocallyNormalized, checked_scores
 from softbeam.search.relaxations import soft_indices, weighted_soft_indices, weighted_top_values
-from softbeam.search.soft.beam import Relaxation, SoftBeam, lowest
+from softbeam.search.soft.beam import Relaxation, SoftBeam, lowest, within_reach
 from softbeam.search.soft.fused import (
     MixRows,
     Readout,
@@ -48,15 +48,17 @@ class Shared:
         if isinstance(inner, ReadoutDecoder):
             weight, bias = inner.output_layer
             bias = weight.new_zeros(len(weight)) if bias is None else bias
+            if bool(bias.isneginf().any()):  # forbidden tokens need the plain step
+                return
             self.inner, self.normalize = inner, inner is not decoder
             self.tables = SharedTable(weight), SharedTable(bias[:, None])
 
-    def cells(self, beam: SoftBeam, augment: Tensor | None) -> tuple[_Cells, State]:
+    def cells(self, beam: SoftBeam, augment: Tensor | None, alpha: float) -> tuple[_Cells, State]:
         """Algorithm 3, line 5; `augment` (batch vocab) is added as in Sec. 2.5."""
         if self.inner is not None:
             return self.linear_cells(self.inner, beam, augment)
         local, state = self.decoder.step(beam.state, beam.emb)
-        local = local.unflatten(0, beam.score.shape)
+        local = within_reach(local, beam, alpha).unflatten(0, beam.score.shape)
         local = local if augment is None else local + augment[:, None]
         return _Cells(local.detach(), beam.score, lambda: local, partial(local.gather, -1)), state
 
@@ -67,7 +69,7 @@ class Shared:
         (w, b), shape, offset = self.tables, beam.score.shape, beam.score
         hidden, state = decoder.advance(beam.state, beam.emb)
         with torch.no_grad():
-            raw = torch.addmm(b.table[:, 0], hidden, w.table.T)
+            raw = checked_scores(torch.addmm(b.table[:, 0], hidden, w.table.T))
         extra = None if augment is None else augment[:, None].expand(*shape, -1)
 
         def whole() -> Tensor:
@@ -109,8 +111,8 @@ def fast_step(
     eos: int | None,
 ) -> SoftBeam:
     """`soft_beam_step` or `soft_beam_step_eos`, dense or over a pool of candidates."""
-    k, _, cost_scale, form = relaxation
-    cells, state = shared.cells(beam, cost_scale * cost if cost_scale else None)
+    k, alpha, cost_scale, form = relaxation
+    cells, state = shared.cells(beam, cost_scale * cost if cost_scale else None, alpha)
     stay = None if eos is None else beam.score + cost_scale * cost[:, PAD, None]
     step = _Step(shared, beam, cost, stay, relaxation, eos)
     index, dropped = step.pool(cells)

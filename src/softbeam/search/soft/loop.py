@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from softbeam.search.decoders import check_search
+from softbeam.search.decoders import check_alpha, check_search
 from softbeam.search.relaxations import peaked_softmax
 from softbeam.search.soft.beam import FAST, Diagnostics, Form, Relaxation, SoftBeam, lowest
 from softbeam.search.soft.fast import Shared, fast_step
@@ -127,6 +127,7 @@ def _freeze(new: SoftBeam, old: SoftBeam, running: Bool[Tensor, " batch"]) -> So
 
 def final_weights(beam: SoftBeam, alpha: float) -> Float[Tensor, "batch beam"]:
     """peaked-softmax(s_T): which element is the best, in a soft manner (Algorithm 3, line 19)."""
+    check_alpha(alpha, "alpha_final")
     return peaked_softmax(beam.score.masked_fill(~beam.real, lowest(beam.score) / alpha), alpha)
 
 

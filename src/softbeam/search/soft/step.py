@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import soft_topk, weighted_soft_indices, weighted_top_values
-from softbeam.search.soft.beam import REFERENCE, Form, SoftBeam
+from softbeam.search.soft.beam import REFERENCE, Form, SoftBeam, within_reach
 from softbeam.tensors import mix
 from softbeam.types import Decoder
 
@@ -28,6 +28,7 @@ def soft_beam_step(
     is computed as m_i + sum p_i (s - m_i), which is equal and keeps its digits near +-1,000.
     """
     local, state = decoder.step(beam.state, beam.emb)
+    local = within_reach(local, beam, alpha)
     s = beam.score[:, :, None] + local.unflatten(0, beam.score.shape)  # line 5
     s = s + cost_scale * cost[:, None, :] if cost_scale else s  # line 5 of Sec. 2.5
     m, p = soft_topk(s, k, alpha, detach_threshold=form.detach_threshold)  # line 7
@@ -71,7 +72,7 @@ def soft_beam_step_eos(
     on `eos`; a stay counts as PAD for the embedding and for the cost.
     """
     local, state = decoder.step(beam.state, beam.emb)
-    s, weight = _cells_with_stay(beam, local, cost, cost_scale)
+    s, weight = _cells_with_stay(beam, within_reach(local, beam, alpha), cost, cost_scale)
     m = _live_thresholds(s, weight, k)
     p = weighted_soft_indices(s, weight, m.detach() if form.detach_threshold else m, alpha)
     back, word, stay = p.sum(-1), p[..., :-1].sum(-2), p[..., -1].sum(-1)

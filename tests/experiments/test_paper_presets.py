@@ -1,0 +1,115 @@
+"""Every table of `softbeam reproduce --preset paper`, on toy data and in toy size."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from softbeam.cli import main
+from softbeam.experiments import reproduce
+from softbeam.experiments.energies import tables as energies
+from softbeam.experiments.order import Order
+from softbeam.experiments.samplers import claims as sampling_claims, tables as samplers
+from softbeam.experiments.samplers.models import masked, models
+from softbeam.experiments.search_aware import results as training_results, runs
+from softbeam.training import many
+from softbeam.training.config import RunConfig, to_json
+from support.small_data import SENTENCES, TAGS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(few_words, tmp_path_factory):
+    """A folder with the files that the preset reads below data/, where commands are run."""
+    folder = tmp_path_factory.mktemp("paper")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        write_data()
+        plans = {name: smaller(group) for name, group in runs.paper().items()}
+        patch.setattr(runs, "paper", lambda: plans)
+        remember_configurations(patch)
+        few, small = energies.PRESETS["paper"], energies.PRESETS["tiny"]
+        knobs = {name: getattr(small, name) for name in ("sizes", "phoneme_size", "figure")}
+        knobs |= {name: getattr(small, name) for name in ("figure_phonemes", "teacher")}
+        patch.setitem(
+            energies.PRESETS,
+            "paper",
+            replace(
+                few,
+                synthetic={**few.synthetic, **small.synthetic},
+                phonemes={**few.phonemes, **small.phonemes},
+                projection={**few.projection, "updates": 4},
+                teacher_knobs={**few.teacher_knobs, "updates": 4, "every": 2},
+                **knobs,
+            ),
+        )
+        patch.setattr(sampling_claims, "DRAWS", 20)
+        patch.setattr(training_results, "DRAWS", 20)
+        two = {"transcription": 2}
+        patch.setitem(
+            samplers.PRESETS,
+            "paper",
+            replace(samplers.PRESETS["paper"], sources=two, full=two, sweeps=2, burn_in=1),
+        )
+        models(Order(folder=folder, seeds=[1], preset="tiny", quiet=True))
+        yield folder
+
+
+def smaller(group):
+    """As in the preset tiny, with even fewer sentences; the rest is the paper's."""
+    group = runs.shrunk(group)
+    data = replace(group.base.data, limit=8)
+    return replace(group, base=replace(group.base, data=data, threads=1, restarts=2))
+
+
+def remember_configurations(patch):
+    """Read configurations that this process wrote from memory: a parser takes 0.2 s for each."""
+    configs: dict[str, RunConfig] = {}
+
+    def remembered(config):
+        configs[text := to_json(config)] = config
+        return text
+
+    patch.setattr(many, "to_json", remembered)
+    patch.setattr(many, "from_text", configs.__getitem__)
+
+
+def write_data():
+    """Write CCGbank, CoNLL and parallel files of eight sentences."""
+    data = Path("data")
+    for name in ("ccgbank", "conll2003-de", "iwslt14"):
+        (data / name).mkdir(parents=True)
+    tags = [[(word, TAGS[word]) for word in sentence.split()] for sentence in SENTENCES]
+    for split in ("train", "dev", "test"):
+        (data / "ccgbank" / f"{split}.auto").write_text("".join(map(derivation, tags)))
+    for split in ("train", "testa", "testb"):
+        entities = [[(w, "B-PER" if t == "N" else "O") for w, t in pairs] for pairs in tags]
+        blocks = ["".join(f"{word} {tag}\n" for word, tag in pairs) for pairs in entities]
+        (data / "conll2003-de" / f"deu.{split}").write_text("\n".join(blocks))
+    for split in ("train", "valid", "test"):
+        for language in ("de", "en"):
+            (data / "iwslt14" / f"{split}.{language}").write_text("\n".join(SENTENCES) + "\n")
+
+
+def derivation(pairs):
+    """A flat derivation: CCGbank's brackets around leaves."""
+    leaves = " ".join(f"(<L {tag} {tag} {tag} {word} {tag}>)" for word, tag in pairs)
+    return f"ID=x PARSER=GOLD NUMPARSE=1\n(<T S 0 {len(pairs)}> {leaves} )\n"
+
+
+def test_the_preset_paper_keeps_its_restarts():
+    assert {plan.config.restarts for plan in runs.runs("paper").values()} == {3}
+
+
+@pytest.mark.parametrize("what", [what for what in reproduce.TARGETS if what.startswith("table")])
+def test_the_preset_paper_computes_every_table(folder, what, capsys):
+    words = ["reproduce", what, "--preset", "paper", "--seeds", "1", "--jobs", "1", "--quiet"]
+    run = ["--run", str(masked("tiny", 1).folder(folder))] if what in reproduce.SAMPLED else []
+    assert main([*words, *run, "--out", str(folder / "out")]) == 0, capsys.readouterr().err
+    record = json.loads((folder / "out" / f"{what}.json").read_text())
+    assert record["preset"] == "paper"
+    if what in reproduce.TRAINING:
+        assert record["rows"] and list((folder / "out" / "runs").glob("*/*/*/restart-1"))
