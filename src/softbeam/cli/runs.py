@@ -95,8 +95,8 @@ def evaluate(words: list[str]) -> int:
     if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
         raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
     torch.set_num_threads(parsed.threads)
-    data = from_yaml(Path(parsed.run) / CONFIG).data
-    with output_of(parsed, lambda: data.load().paths.values()) as write:
+    config = Path(parsed.run) / CONFIG
+    with output_of(parsed, lambda: from_yaml(config).data.load().paths.values()) as write:
         run = runs.load_run(parsed.run)
         other = None if parsed.against is None else runs.load_run(parsed.against)
         if other is not None:
