@@ -142,7 +142,7 @@ def write_dictionary(folder: Path) -> Path:
 @pytest.mark.slow
 def test_the_demo_needs_no_network(tmp_path):
     data = write_dictionary(tmp_path / "data")
-    words = ["-m", "softbeam", "demo", "--words", "60", "--out", "demo"]
+    words = ["-m", "softbeam", "demo", "--quick", "--words", "60", "--out", "demo"]
     done = fenced(words, tmp_path, SOFTBEAM_DATA=str(data))
     assert done.returncode == 0, done.stderr
     assert "Metropolis-Hastings" in done.stdout and (tmp_path / "demo" / "report.html").is_file()
