@@ -17,9 +17,11 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 START = "start-up"
@@ -91,7 +93,7 @@ class Nursery:
     def life(self, words: list[str], aim: Aim | None = None, **options: Any) -> End:
         """Run a command to its end, or to the signal.
 
-        Options are `largest`, the size that no file may exceed, and `user`, a number to run as.
+        Options are those of `run`, which is what the process does.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
         request = {"words": words, "aim": aim, **options}
@@ -173,6 +175,7 @@ def serve(modules: list[str]) -> None:
     """Lives as they are asked for, until nothing more is."""
     for name in ("softbeam.cli", *modules):
         import_module(name)
+    gc.freeze()  # a child that collects garbage would copy the pages of everything imported
     for line in sys.stdin:
         request = json.loads(line)
         aim = request.pop("aim")
@@ -220,9 +223,43 @@ def sent(aim: Aim, child: int, entered: int, now: mmap.mmap) -> tuple[str | None
     return PHASES[now[0]], None
 
 
-def run(here: "Here", words: list[str], largest: int | None = None, user: int | None = None) -> int:
-    """The command, in the child."""
+def run(
+    here: "Here",
+    words: list[str],
+    *,
+    largest: int | None = None,
+    user: int | None = None,
+    memory: int | None = None,
+    folder: str | None = None,
+    stdin: str | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Run the command, in the child.
+
+    Args:
+        here: where the child is.
+        words: the command.
+        largest: the size that no file may exceed.
+        user: a number to run as.
+        memory: bytes that the process may have beyond those it has now.
+        folder: the current folder.
+        stdin: the bytes of standard input, each as a letter.
+        variables: of the environment.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(variables)
+    if folder is not None:
+        os.chdir(folder)
+    if stdin is not None:
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin.encode("latin-1"))
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
+    if memory is not None:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        limit = pages * resource.getpagesize() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     if largest is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
     if user is not None:

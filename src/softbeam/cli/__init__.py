@@ -2,30 +2,34 @@
 
 import io
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from softbeam import __version__
 from softbeam.cli.bench import bench
 from softbeam.cli.catalogue import data, models
+from softbeam.cli.failures import explained
 from softbeam.cli.report import demo, report, reproduce
 from softbeam.cli.runs import analyze, decode, evaluate
 from softbeam.cli.sample import certify, infill, sample, score
 from softbeam.cli.train import compare, sweep, train
 from softbeam.cli.worker import worker
-from softbeam.errors import Interrupted, UserError
+from softbeam.errors import UserError
 from softbeam.runtime import ranks
 from softbeam.runtime.allowed import allowing
-from softbeam.runtime.signals import ending, signum_of
+from softbeam.runtime.signals import ending
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: returns 0 on success, and 2 after a line on standard error for a user error.
 
-    A signal that asks to stop prints a line too, and gives 128 plus its number: 130 or 143.
+    A signal that asks to stop prints a line too, and gives 128 plus its number: 130 or 143. After
+    `--debug`, which every command accepts, the traceback is printed before the line.
     """
     if argv is None:
         write_utf8()
-    words = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    words = [word for word in given if word != DEBUG]
     if not words or words[0] in ("-h", "--help"):
         print(overview())
         return 0
@@ -35,33 +39,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
+        ranks.check()
         if ranks.world() > 1 and words[0] not in TOGETHER:
             raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
         more, modules = allowed_by(words[1:])
         with ending(), allowing(modules):
             return COMMANDS[words[0]](more)
-    except UserError as error:
-        print(f"softbeam {words[0]}: {error}", file=sys.stderr)
-        return 2
-    except Interrupted as stop:
-        print(f"softbeam {words[0]}: {GOES_ON.get(words[0], stop)}", file=sys.stderr)
-        return 128 + stop.signum
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except OSError as error:  # an unforeseen problem with a disk or folder
-        where = f"{error.filename}: " if error.filename else ""
-        said = " ".join((error.strerror or str(error)).split())
-        print(f"softbeam {words[0]}: {where}{said}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        print(f"softbeam {words[0]}: {GOES_ON.get(words[0], 'interrupted')}", file=sys.stderr)
-        return 128 + signum_of(stop)
+    except (Exception, KeyboardInterrupt) as error:
+        end = explained(words, error)
+        if end is None:
+            raise
+        if DEBUG in given:
+            traceback.print_exc()
+        line, code = end
+        print(f"softbeam {words[0]}: {' '.join(line.splitlines())}", file=sys.stderr)
+        return code
 
 
-GOES_ON = dict.fromkeys(
-    ("compare", "sweep", "reproduce"), "stopped; the same command continues after what is finished"
-)
+DEBUG = "--debug"
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 
 
@@ -95,7 +93,7 @@ def overview() -> str:
         [
             "softbeam: train sequence models that know how they will be decoded.",
             "",
-            "usage: softbeam COMMAND … (each has --help)",
+            "usage: softbeam COMMAND … (each has --help; --debug shows the traceback of an error)",
             "",
             *rows,
             "",

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from softbeam.cli.parser import as_lists, parser, say_json
-from softbeam.errors import UserError, check_range
+from softbeam.errors import UserError, check_range, check_threads
 
 
 class Option(NamedTuple):
@@ -105,7 +105,8 @@ def bench(words: list[str]) -> int:
         command.add_argument(f"--{option.replace('_', '-')}", type=kind, default=default, help=text)
     command.add_argument("--json", action="store_true", help="print a last line of JSON")
     parsed = command.parse_args(as_lists(words, ("--vocab", "--k", "--models")))
-    for option in ("threads", *options):
+    check_threads(parsed.threads)
+    for option in options:
         check(option, parsed[option])
     import torch
 

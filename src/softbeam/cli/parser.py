@@ -4,16 +4,21 @@ import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import MISSING, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import docstring_parser
-from jsonargparse import ArgumentParser
+import yaml
+from jsonargparse import ArgumentParser, set_loader
 
 from softbeam.data.readers import read_texts
 from softbeam.errors import UserError
 from softbeam.runtime import ranks
+from softbeam.runtime.plain_yaml import load_plain
 from softbeam.training.config import why
+
+set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))  # values of flags are YAML
 
 
 class Parser(ArgumentParser):
@@ -22,7 +27,8 @@ class Parser(ArgumentParser):
     more_help = ""  # printed after the options, as it is
 
     def format_help(self, *args: Any, **options: Any) -> str:
-        return with_hyphens(str(super().format_help(*args, **options)) + self.more_help)
+        debug = "\n  --debug               show the traceback of an error\n"
+        return with_hyphens(str(super().format_help(*args, **options)) + debug + self.more_help)
 
     def parse_args(self, args: Sequence[str], *more: Any, **options: Any) -> Any:  # type: ignore[override]
         return super().parse_args([self.spelled(word) for word in args], *more, **options)
@@ -71,6 +77,18 @@ def as_lists(words: list[str], options: tuple[str, ...]) -> list[str]:
         f"[{word}]" if before in options and not word.startswith("[") else word
         for before, word in zip(["", *words], words, strict=False)
     ]
+
+
+def options(words: list[str]) -> list[tuple[str, str]]:
+    """Pair the flags on a command line with their values."""
+    parts = [part for word in words for part in split_flag(word)]
+    return [(a, b) for a, b in pairwise(parts) if a.startswith("--") and not b.startswith("--")]
+
+
+def split_flag(word: str) -> list[str]:
+    """Split `--flag=value`; any other word stays whole."""
+    flag, equals, value = word.partition("=")
+    return [flag, value] if equals and flag.startswith("--") else [word]
 
 
 def field_docs(settings: type) -> dict[str, str]:

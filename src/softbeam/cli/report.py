@@ -70,7 +70,7 @@ def report(words: list[str]) -> int:
     if parsed.runs == ["figure-3.1"]:
         from softbeam.experiments.figure_3_1 import figure_3_1
 
-        picture = Path(parsed.out or "figure-3.1.png")
+        picture = Path("figure-3.1.png" if parsed.out is None else parsed.out)
         with outputs.new_file(picture, overwrite=parsed.overwrite):
             print(figure_3_1(picture))
         return 0
@@ -78,7 +78,8 @@ def report(words: list[str]) -> int:
 
     check_range("--beams", parsed.beams, least=0)
     sentences = whole_numbers("--sentences", parsed.sentences) if parsed.sentences else []
-    paths, page = [Path(path) for path in parsed.runs], Path(parsed.out or "report.html")
+    page = Path("report.html" if parsed.out is None else parsed.out)
+    paths = [Path(path) for path in parsed.runs]
     read = [file for path in paths for file in files_in(path) if file.suffix != ".html"]
     with outputs.new_file(page, overwrite=parsed.overwrite, inputs=read):
         print(write_report(paths, page, beams=parsed.beams, sentences=sentences))

@@ -18,7 +18,7 @@ from softbeam.cli.parser import (
     parser,
     say_json,
 )
-from softbeam.errors import UserError, check_range
+from softbeam.errors import WIDEST_BEAM, UserError, check_range, check_threads
 from softbeam.runtime.files import write_text
 from softbeam.runtime.outputs import folder, new_file
 from softbeam.training.config import CONFIG, from_yaml
@@ -144,10 +144,10 @@ def analyze(words: list[str]) -> int:
     made.add_argument("--quiet", action="store_true", help="no progress")
     made.add_argument("--json", action="store_true", help="everything as a last line of JSON")
     parsed = made.parse_args(as_lists(words, ("--beams",)))
-    positive = [("beams", min(parsed.beams, default=0)), ("threads", parsed.threads)]
-    for name, value in [*positive, ("limit", 1 if parsed.limit is None else parsed.limit)]:
-        if value < 1:
-            raise UserError(f"--{name} {value}: must be at least 1")
+    for beam in parsed.beams or [0]:
+        check_range("--beams", beam, least=1, most=WIDEST_BEAM)
+    check_threads(parsed.threads)
+    check_range("--limit", parsed.limit, least=1)
     out, analyzed = Path(parsed.out), [Path(run) for run in parsed.runs]
     charts.require_charts(out)
     with folder(
@@ -206,7 +206,7 @@ def search_flags() -> dict[str, str]:
 def parse_search(made: Parser, words: list[str]) -> tuple[Any, Search]:
     """Parse the arguments; the search is that of --search, or the run's own without it."""
     parsed = made.parse_args(words)
-    check_range("--threads", parsed.threads, least=1)
+    check_threads(parsed.threads)
     if parsed.search is None:
         search = from_yaml(Path(parsed.run) / CONFIG).select
     elif parsed.search in SEARCHES:

@@ -1,5 +1,6 @@
 """Commands for masked language models: sample, score, infill, certify."""
 
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -17,10 +18,15 @@ from softbeam.cli.parser import (
     say_json,
 )
 from softbeam.data.readers import read_texts
-from softbeam.errors import LARGEST_SEED, UserError, check_range
+from softbeam.errors import LARGEST_SEED, UserError, check_range, check_threads
 from softbeam.runtime import ranks
 from softbeam.runtime.progress import Progress
-from softbeam.sampling.texts.settings import NOT_OF_INFILL, SamplingConfig, infill_settings
+from softbeam.sampling.texts.settings import (
+    MOST_ROWS,
+    NOT_OF_INFILL,
+    SamplingConfig,
+    infill_settings,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +53,7 @@ else:
     sampler = lazy("softbeam.sampling.texts.sampler")
 
 DTYPES = ("float32", "float64", "bfloat16")
+MOST_SAMPLES = 10**6  # of a filled text, which are in memory
 
 
 def sample(words: list[str]) -> int:
@@ -74,8 +81,11 @@ def sample(words: list[str]) -> int:
     )
     parsed = arguments.parse_args(as_lists(words, ("--anneal",)))
     check_range("--checkpoint-every", parsed.checkpoint_every, least=0)
+    check_threads(parsed.threads)
     config, texts = SamplingConfig(**given_settings(parsed)), texts_to_sample(parsed)
     out, quiet = Path(parsed.out), parsed.quiet or not ranks.first()
+    if not out.name:
+        raise UserError(f"--out {parsed.out!r}: must be the name of a file")
     goes_on = {"resume": parsed.resume, "overwrite": parsed.overwrite}
     with files.sample_files(out, read=files_read(parsed), **goes_on) as place:
         record = None
@@ -164,7 +174,8 @@ def score(words: list[str]) -> int:
         "--rows", type=int, default=256, help="largest number of rows the model gets at once"
     )
     parsed = arguments.parse_args(words)
-    check_range("--rows", parsed.rows, least=1)
+    check_range("--rows", parsed.rows, least=1, most=MOST_ROWS)
+    check_threads(parsed.threads)
     texts, mlm = given_texts(parsed), load_mlm(parsed)
     quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()
     with ranks.joined(), Progress("score", len(texts), quiet=quiet) as progress:
@@ -200,8 +211,9 @@ def infill(words: list[str]) -> int:
         "--json", action="store_true", help="print all fillings of a text as a line of JSON"
     )
     parsed = arguments.parse_args(words)
-    for name in ("samples", "show"):
-        check_range(f"--{name}", parsed[name], least=1)
+    check_threads(parsed.threads)
+    check_range("--show", parsed.show, least=1)
+    check_range("--samples", parsed.samples, least=1, most=MOST_SAMPLES)
     config, texts = infill_settings(given_settings(parsed)), given_texts(parsed)
     mlm = load_mlm(parsed)
     with ranks.joined():
@@ -247,7 +259,7 @@ def text_arguments(arguments: Parser, text: str) -> None:
 
 def load_mlm(parsed: Any) -> "HfMaskedLM":
     """Load the model that the options name."""
-    check_range("--threads", parsed.threads, least=1)
+    check_threads(parsed.threads)
     torch.set_num_threads(parsed.threads)
     return catalogue.load_mlm(
         parsed.mlm, dtype=parsed.dtype, trust_remote_code=parsed.trust_remote_code
@@ -272,7 +284,7 @@ def given_settings(parsed: Any) -> dict[str, Any]:
     settings = {f.name: parsed[f.name] for f in fields(SamplingConfig) if f.name in parsed}
     words = () if parsed.lexicon is None else some_lines("--lexicon", parsed.lexicon)
     allowed: tuple[str, ...] = ()
-    if parsed.allowed is not None and Path(parsed.allowed).is_file():
+    if parsed.allowed is not None and os.path.isfile(parsed.allowed):
         allowed = some_lines("--allowed", parsed.allowed)
     elif parsed.allowed is not None:
         allowed = tuple(parsed.allowed.replace(",", " ").split())
@@ -295,7 +307,7 @@ def texts_to_sample(parsed: Any) -> list[str]:
         return given_texts(parsed)
     if parsed.text is not None or parsed.input is not None:
         raise UserError("--length makes a text of gaps; give no --text or --input with it")
-    check_range("--length", parsed.length, least=1)
+    check_range("--length", parsed.length, least=1, most=MOST_ROWS)
     return ["[MASK]" * parsed.length]
 
 

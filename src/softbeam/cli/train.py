@@ -1,19 +1,23 @@
 """Commands that train: train, compare, sweep."""
 
 import argparse
+import os
 import re
 import shlex
 import textwrap
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
 from softbeam.cli.parser import (
+    Parser,
     accept_argument,
     field_docs,
+    options,
     overwrite_argument,
     parser,
     say_json,
@@ -27,6 +31,7 @@ from softbeam.training.config import (
     check_yaml,
     load_settings,
     objective_names,
+    only_allowed_imports,
     run_parser,
     to_run,
 )
@@ -89,6 +94,7 @@ second stage, or a name and words of `softbeam train`:
   --allow-module  NAME: let settings name classes of a module of your own
   --quiet         no progress
   --json          the figures as a last line of JSON
+  --debug         show the traceback of an error
 """
 
 
@@ -108,6 +114,7 @@ on dev, best first:
   --allow-module    NAME: let settings name classes of a module of your own
   --quiet           no progress
   --json            the figures as a last line of JSON
+  --debug           show the traceback of an error
 """
 
 
@@ -208,6 +215,7 @@ def values_of(text: str) -> list[tuple[str, str]]:
 
 def parse_many(own: argparse.ArgumentParser, words: list[str]) -> tuple[Any, list[str]]:
     """Parse the flags of a command that trains many runs; returns the words of each run too."""
+    check_utf8(words)
     own.add_argument("--seeds", default=None)
     for flag in ("--quiet", "--json"):
         own.add_argument(flag, action="store_true")
@@ -241,6 +249,15 @@ def seeds_of(given: str | None, configs: list[Any], lines: list[list[str]]) -> l
     return seeds
 
 
+def check_utf8(words: list[str]) -> None:
+    """Raises UserError if a word is not UTF-8: the files of a run could not hold it."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{word[:60]!r} is not UTF-8; rename the file or folder") from None
+
+
 def recipe_list() -> str:
     docs = {name: (make.__doc__ or "").splitlines()[0] for name, make in RECIPES.items()}
     return "\n".join(f"  {name:12} {doc}" for name, doc in docs.items())
@@ -248,13 +265,35 @@ def recipe_list() -> str:
 
 def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     """Parse a recipe's name and flags into a `RunConfig`; returns the parsed flags too."""
+    check_utf8(words)
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = with_model(RECIPES[words[0]](), words)
-    made = run_parser(recipe, parser(f"{command} {words[0]}", RECIPES[words[0]].__doc__ or ""))
+    made = recipe_parser(command, words[0], recipe)
+    only_allowed_imports()
+    lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
+    kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
+    given = [path for flag, path in options(kept) if flag == "--config"]
+    for path in given:
+        check_yaml(Path(path))
+    for flag, value in options(kept):  # the parser opens files in place of nested settings
+        if os.path.exists(value) and not (os.path.isfile(value) or os.path.isdir(value)):
+            raise UserError(f"{flag} {value}: it is not a regular file")
+    kept = class_names(kept)
+    try:
+        parsed = made.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
+    except UserError as error:
+        raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
+    return to_run(made, parsed), parsed
+
+
+@cache
+def recipe_parser(command: str, name: str, recipe: Any) -> Parser:
+    """Make the parser of a recipe, once for all runs of a sweep."""
+    made = run_parser(recipe, parser(f"{command} {name}", RECIPES[name].__doc__ or ""))
     made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
     if command == "train":  # the flags of one command, not of each run of a comparison or sweep
-        made.add_argument("--out", type=str, default=f"runs/{words[0]}", help="folder of the run")
+        made.add_argument("--out", type=str, default=f"runs/{name}", help="folder of the run")
         made.add_argument("--quiet", action="store_true", help="no progress")
         made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
         overwrite_argument(made)
@@ -262,17 +301,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
         worker_arguments(made)
     made.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
-    lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
-    kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
-    given = [path for before, path in pairwise(kept) if before == "--config"]
-    for path in given:
-        check_yaml(Path(path))
-    kept = class_names(kept)
-    try:
-        parsed = made.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
-    except UserError as error:
-        raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
-    return to_run(made, parsed), parsed
+    return made
 
 
 def selection_beam(

@@ -8,7 +8,7 @@ from softbeam._lazy import lazy
 from softbeam.cli.parser import parser, say_json
 from softbeam.errors import UserError, check_range, need
 from softbeam.runtime.allowed import allowed_modules
-from softbeam.runtime.grid import Workers
+from softbeam.runtime.grid import MOST_JOBS, Workers
 from softbeam.runtime.job_queue import Queue
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def worker(words: list[str]) -> int:
     command.add_argument("--json", action="store_true", help=numbers)
     parsed = command.parse_args(words)
     check_range("--idle", parsed.idle, least=0)
-    check_range("--submit", parsed.submit, least=0)
+    check_range("--submit", parsed.submit, least=0, most=MOST_JOBS)
     queue = queue_of(parsed)
     if queue is None:
         raise UserError("--storage is missing: the address of the database where cells wait")

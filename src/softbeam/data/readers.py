@@ -12,12 +12,14 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from os import PathLike, fspath
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from softbeam.errors import UserError
+from softbeam.runtime.files import LARGEST_TEXT, check_size, largest_file, open_input
 
 FilePath = str | PathLike[str]
 Record = TypeVar("Record")
@@ -265,8 +267,8 @@ def _lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
     standard = stdin and path == "-"
     name = "standard input" if standard else fspath(path)
     try:
-        with nullcontext(sys.stdin.buffer) if standard else _opened(name) as handle:
-            for number, raw in enumerate(_bounded_lines(handle), 1):
+        with nullcontext(sys.stdin.buffer) if standard else _opened(name, stdin) as handle:
+            for number, raw in enumerate(_bounded_lines(handle, name), 1):
                 raw = raw.rstrip(b"\r\n")
                 yield Line(name, number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
     except (OSError, EOFError, zlib.error) as error:
@@ -274,16 +276,28 @@ def _lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
         raise UserError(f"{name} cannot be read: {reason}") from error
 
 
-def _opened(name: str) -> AbstractContextManager[BinaryIO]:
-    return gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb")  # type: ignore[return-value]
+@contextmanager
+def _opened(name: str, stdin: bool) -> Iterator[BinaryIO]:
+    with open_input(Path(name), hint="; - is standard input" if stdin else "") as file:
+        if name.endswith(".gz"):
+            with gzip.open(file) as unpacked:
+                yield unpacked  # type: ignore[misc]
+        else:
+            yield file
 
 
-def _bounded_lines(handle: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines, each cut to a little more than `LONGEST` bytes."""
+def _bounded_lines(handle: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the lines, each cut to a little more than `LONGEST` bytes.
+
+    Raises UserError if all of them, unpacked, are larger than an input file may be.
+    """
+    limit, size = largest_file(LARGEST_TEXT), 0
     while raw := handle.readline(LONGEST + 2):
         rest = raw
         while len(rest) == LONGEST + 2 and not rest.endswith(b"\n"):
             rest = handle.readline(LONGEST + 2)
+            check_size(name, size := size + len(rest), limit)
+        check_size(name, size := size + len(raw), limit)
         yield raw
 
 

@@ -356,7 +356,7 @@ class Translation(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("subwords", self.subwords, least=0)
+        check_range("subwords", self.subwords, least=0, most=10**6)
         check_range("min_count", self.min_count, least=1)
         check_range("dev_share", self.dev_share, above=0, below=1)
         if self.source is None and self.target is not None:

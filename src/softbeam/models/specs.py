@@ -10,6 +10,8 @@ from softbeam.errors import UserError, check_range
 if TYPE_CHECKING:
     from torch import nn
 
+WIDEST, DEEPEST = 10**6, 1000  # of layers, and their number
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model(ABC):
@@ -47,8 +49,9 @@ class Lstm(Model):
     tied: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("embedding", "label_embedding", "hidden", "layers"):
-            check_range(name, getattr(self, name), least=1)
+        for name in ("embedding", "label_embedding", "hidden"):
+            check_range(name, getattr(self, name), least=1, most=WIDEST)
+        check_range("layers", self.layers, least=1, most=DEEPEST)
         check_range("dropout", self.dropout, least=0, below=1)
         labels = self.label_embedding or self.embedding
         if self.tied and self.attention == "fixed" and self.hidden != labels:
@@ -96,9 +99,11 @@ class Transformer(Model):
 
 
 def check_transformer(model: "Transformer | Cmlm") -> None:
-    for name in ("width", "layers", "heads", "hidden"):
-        check_range(name, getattr(model, name), least=1)
-    check_range("longest", model.longest, least=2)  # a token and a length, or an end mark
+    for name in ("width", "heads", "hidden"):
+        check_range(name, getattr(model, name), least=1, most=WIDEST)
+    check_range("layers", model.layers, least=1, most=DEEPEST)
+    # a token and a length, or an end mark
+    check_range("longest", model.longest, least=2, most=WIDEST)
     check_range("dropout", model.dropout, least=0, below=1)
     if model.width % model.heads:
         raise UserError(f"heads {model.heads}: must divide the width, {model.width}")

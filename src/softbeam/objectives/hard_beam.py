@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.errors import check_range
+from softbeam.errors import WIDEST_BEAM, check_range
 from softbeam.objectives.base import (
     Log,
     MetricName,
@@ -38,7 +38,7 @@ class HardBeamObjective(SearchObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("k", self.k, least=1)
+        check_range("k", self.k, least=1, most=WIDEST_BEAM)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
         super().check(vocab=vocab, time=time, ends=ends)
@@ -60,7 +60,7 @@ class BeamSearchOptimization(HardBeamObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("k", self.k, least=2)
+        check_range("k", self.k, least=2, most=WIDEST_BEAM)
         check_range("margin", self.margin, least=0)
 
     def loss(

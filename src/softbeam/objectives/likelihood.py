@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.errors import UserError, check_range
+from softbeam.errors import TEMPERATURES, UserError, check_range
 from softbeam.objectives.base import Objective, gold_loss, size
 from softbeam.schedules import Moment
 
@@ -92,7 +92,7 @@ class Distillation(Objective):
     model = None  # the teacher, after `loaded`; not a setting
 
     def __post_init__(self) -> None:
-        check_range("temperature", self.temperature, above=0)
+        check_range("temperature", self.temperature, **TEMPERATURES)
         check_range("cross_entropy", self.cross_entropy, least=0)
 
     def loaded(self, load: "Callable[[Path], nn.Module]") -> "Distillation":

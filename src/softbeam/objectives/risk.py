@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 from softbeam._lazy import lazy
-from softbeam.errors import check_range
+from softbeam.errors import WIDEST_BEAM, check_range
 from softbeam.objectives.base import Log, MetricName, SearchObjective, named_metric
 from softbeam.schedules import Constant, Moment, Schedule
 
@@ -64,7 +64,7 @@ class MinimumRisk(RiskObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("n", self.n, least=1)
+        check_range("n", self.n, least=1, most=WIDEST_BEAM)
         check_range("sharpness", self.sharpness, above=0)
 
     def loss(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.errors import check_range
+from softbeam.errors import WIDEST_BEAM, check_range
 from softbeam.objectives.base import Log, SearchObjective, check_beam
 from softbeam.objectives.costs import Cost, Hamming
 from softbeam.schedules import Exponential, Moment, Schedule, check_alpha
@@ -57,6 +57,7 @@ class SoftBeamObjective(SearchObjective):
         check_alpha("alpha_final", self.alpha_final or self.alpha)
         for name in ("k", "candidates", "diagnose_every"):
             check_range(name, getattr(self, name), least=1)
+        check_range("k", self.k, most=WIDEST_BEAM)
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
         check_beam("k", self.k, vocab=vocab, time=time)

@@ -1,11 +1,13 @@
 """What all figures share: their look, how they are saved, and line charts for HTML pages."""
 
 import io
+import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softbeam.errors import need
+from softbeam.errors import LARGEST_NUMBER, need
 from softbeam.reports.drawings import rebuilt
 from softbeam.runtime.files import require_writable, write_atomic
 
@@ -55,15 +57,29 @@ def save_chart(chart: "Figure", folder: Path, name: str) -> list[Path]:
     return paths
 
 
+def drawable(values: Sequence[float]) -> list[float]:
+    """The values as floats; a value that no axis can show is NaN, which leaves a gap."""
+    return [float(value) if abs(value) < LARGEST_NUMBER else math.nan for value in values]
+
+
+def readable(name: str) -> str:
+    """A file's name as Unicode text: bytes that are not UTF-8 are replaced."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
 def lines_svg(across: str, label: str, lines: Sequence[Line]) -> str:
     """A line chart as SVG text that takes its colours from the page around it.
 
     Lines of fewer than 20 points have markers.
     """
-    chart, (axes,) = figure_of(1, 6.4, 3.2)
-    for number, (name, x, y) in enumerate(lines):
-        axes.plot(x, y, label=name, color=f"C{number}", marker="o" if len(x) < 20 else None, ms=3)
-    axes.set_xlabel(across)
-    axes.set_ylabel(label)
-    axes.legend(frameon=False)
-    return rebuilt(image(chart, "svg", transparent=True).decode(), "a chart", label)
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # a name may have dollar signs
+        chart, (axes,) = figure_of(1, 6.4, 3.2)
+        for number, (_, x, y) in enumerate(lines):
+            marker = "o" if len(x) < 20 else None
+            axes.plot(drawable(x), drawable(y), color=f"C{number}", marker=marker, ms=3)
+        axes.set_xlabel(across)
+        axes.set_ylabel(label)
+        axes.legend(axes.get_lines(), [readable(name) for name, _, _ in lines], frameon=False)
+        return rebuilt(image(chart, "svg", transparent=True).decode(), "a chart", label)

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from softbeam.errors import UserError, need
+from softbeam.errors import UserError, check_range, need
 from softbeam.objectives.soft_beam import SoftBeamObjective
-from softbeam.reports.charts import lines_svg
+from softbeam.reports.charts import lines_svg, readable
 from softbeam.reports.drawings import drawing
 from softbeam.reports.records import figures, place, read_record
 from softbeam.reports.samples import chains
 from softbeam.reports.soft_beams import layout, pictures
 from softbeam.reports.tables import Pair, columns_of, pairs
 from softbeam.reports.verdicts import verdict_counts
-from softbeam.runtime.files import read_object, write_text
+from softbeam.runtime.files import LARGEST_CONFIG, read_input, read_object, write_text
 from softbeam.training.config import from_yaml
 from softbeam.training.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
 
@@ -111,7 +111,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     records = [read_record(path) for path in files]
     for path, record in zip(files, records, strict=True):
         name = path.stem.capitalize().replace("-", " ")
-        record |= {"anchor": anchor(path), "name": name, "folder": folder.name}
+        record |= {"anchor": anchor(path), "name": name, "folder": readable(folder.name)}
         record |= {
             "about": record.get("about", ""),
             "counts": verdict_counts(record["claims"]),
@@ -143,6 +143,7 @@ def drawn_beams(
     beams = []
     for run in able[:most]:
         alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
+        check_range(f"{run['folder'] / METRICS}: the last alpha", alpha, above=0)
         drawn = [
             picture._asdict() | {"drawn": layout(picture)}
             for picture in pictures(run["folder"], alpha=alpha, sentences=sentences)
@@ -174,7 +175,7 @@ def describe(folder: Path) -> dict[str, Any]:
     train = [r for r in rows if r["kind"] == "train"]
     config, settings = read_config(folder / CONFIG), from_yaml(folder / CONFIG)
     return {
-        "name": folder.name,
+        "name": readable(folder.name),
         "folder": folder,
         "finished": (folder / WEIGHTS).is_file(),
         "left_to_right": settings.model.left_to_right,
@@ -190,8 +191,8 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def read_config(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_input(path, LARGEST_CONFIG).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 

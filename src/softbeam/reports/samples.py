@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.errors import UserError
-from softbeam.reports.charts import lines_svg
+from softbeam.reports.charts import lines_svg, readable
 from softbeam.sampling.texts.files import read_header, read_samples
 from softbeam.sampling.texts.summary import TextChains, chains_by_text
 
@@ -19,7 +19,7 @@ def chains(path: Path) -> dict[str, Any]:
     if not by_text:
         raise UserError(f"{path} has no samples yet")
     return {
-        "name": path.name,
+        "name": readable(path.name),
         "mlm": read_header(path)["mlm"],
         "texts": [sweeps_of(text) for text in by_text],
         "figures": [figure for text in by_text for figure in figures(text)],

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 
@@ -21,6 +23,70 @@ else:
     tensor_files = lazy("safetensors.torch")
 
 
+LARGEST = "SOFTBEAM_LARGEST_FILE"  # the variable that sets the limit of the size of input files
+LARGEST_CONFIG, LARGEST_OBJECT = 1 << 20, 1 << 30  # bytes, if the variable is not set
+LARGEST_TEXT, LARGEST_TENSORS = 8 << 30, 1 << 40
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def largest_file(default: int) -> int:
+    """Return the bytes that an input file may have: $SOFTBEAM_LARGEST_FILE, as 20G, or `default`.
+
+    Raises UserError if the variable is set to something else.
+    """
+    value = os.environ.get(LARGEST, "")
+    size = re.fullmatch(r"(\d{1,15})([KMGT]?)", value)
+    if value and not size:
+        raise UserError(f"{LARGEST} is {value!r}; it must be a number of bytes, as 500M or 20G")
+    return int(size[1]) * UNITS[size[2]] if size else default
+
+
+def check_size(name: str, size: int, limit: int) -> None:
+    """Raises UserError if an input is larger than its limit."""
+    if size > limit:
+        raise UserError(f"{name} has more than {limit:,} bytes; {LARGEST}=20G would set the limit")
+
+
+def check_input(path: Path, limit: int = LARGEST_OBJECT, *, hint: str = "") -> None:
+    """Raises UserError if a path is not a regular file, or the file is too large or missing.
+
+    A device or a pipe might never end, and opening a pipe might wait for ever. The hint says what
+    to do instead.
+    """
+    try:
+        about = path.stat()
+    except (OSError, ValueError) as error:
+        raise cannot_read(path, error) from None
+    if stat.S_ISDIR(about.st_mode):
+        raise UserError(f"{path} cannot be read: Is a directory")
+    if not stat.S_ISREG(about.st_mode):
+        raise UserError(f"{path} cannot be read: it is not a regular file{hint}")
+    check_size(str(path), about.st_size, largest_file(limit))
+
+
+def open_input(path: Path, limit: int = LARGEST_TEXT, *, hint: str = "") -> BinaryIO:
+    """Open a file to read bytes; raises UserError if `check_input` does or it cannot be opened."""
+    check_input(path, limit, hint=hint)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise cannot_read(path, error) from None
+
+
+def read_input(path: Path, limit: int = LARGEST_OBJECT) -> bytes:
+    """Read a whole file; raises UserError if `check_input` does or it cannot be read."""
+    with open_input(path, limit) as file:
+        try:
+            return file.read()
+        except OSError as error:
+            raise cannot_read(path, error) from None
+
+
+def cannot_read(path: Path, error: Exception) -> UserError:
+    """Make the UserError that says why a path cannot be read."""
+    return UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Give a temporary path to write to; its file replaces the target when the block ends.
@@ -29,6 +95,8 @@ def replacing(target: Path) -> Iterator[Path]:
     file lies in the target's folder, so that replacing it never crosses a file system, and is
     removed after an error. Raises UserError if the target cannot be written.
     """
+    if not target.name:  # Path("") is the current folder
+        raise UserError(f"{target} cannot be written: it is not the name of a file")
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +217,7 @@ class Growing:
 
 def whole_lines(path: Path) -> Iterator[bytes]:
     """Yield the complete lines of a file, without a last line that has no line end."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         for line in file:
             if line.endswith(b"\n"):
                 yield line
@@ -167,11 +235,7 @@ def read_object(
     Raises UserError, which says that the file is not `what`, if a field that is named in `types`
     has another type, or is missing and `needed`.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
-    return json_object(content, f"{path} is not {what}", types, needed=needed)
+    return json_object(read_input(path), f"{path} is not {what}", types, needed=needed)
 
 
 def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, Any]]:
@@ -183,7 +247,7 @@ def read_rows(path: Path, what: str, types: Types = ANY) -> Iterator[dict[str, A
         for number, line in enumerate(whole_lines(path), 1):
             yield json_object(line, f"{path}, line {number}, is not {what}", types)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise cannot_read(path, error) from None
 
 
 def json_object(
@@ -222,6 +286,7 @@ def save_checkpoint(path: Path, tensors: "Mapping[str, Tensor]", facts: Mapping[
 
 def load_checkpoint(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     """Read the tensors and facts that `save_checkpoint` wrote; raises UserError if they are bad."""
+    check_input(path, LARGEST_TENSORS)
     try:
         with safe_open(str(path), framework="pt") as file:
             facts = json.loads((file.metadata() or {})["facts"])

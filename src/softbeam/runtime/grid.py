@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
+MOST_JOBS = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
@@ -48,7 +50,7 @@ class Workers:
     queue: Queue | None = None
 
     def __post_init__(self) -> None:
-        check_range("--jobs", self.jobs, least=1 if self.queue is None else 0)
+        check_range("--jobs", self.jobs, least=1 if self.queue is None else 0, most=MOST_JOBS)
         if not self.alone and ranks.world() > 1:
             raise UserError("--jobs and --storage cannot be used together with torchrun")
 

@@ -36,12 +36,32 @@ LOST = ("closed by peer", "reset by peer", "Broken pipe", "Timed out")
 
 def rank() -> int:
     """Return the number of this process."""
-    return int(os.environ.get("RANK", 0)) if world() > 1 else 0
+    return _number("RANK", least=0, most=world() - 1) if world() > 1 else 0
 
 
 def world() -> int:
     """Return the number of processes."""
-    return int(os.environ.get("WORLD_SIZE", 1))
+    return _number("WORLD_SIZE", least=1, most=10**6) if "WORLD_SIZE" in os.environ else 1
+
+
+def check() -> None:
+    """Raises UserError if the variables that torchrun sets are not as it sets them."""
+    if world() > 1:
+        rank()
+        for variable in ("MASTER_ADDR", "MASTER_PORT"):
+            if not os.environ.get(variable):
+                raise UserError(f"WORLD_SIZE is {world()}, but {variable} is not set; use torchrun")
+
+
+def _number(variable: str, *, least: int, most: int) -> int:
+    """Return a number that torchrun sets; raises UserError if the variable holds something else."""
+    value = os.environ.get(variable)
+    if value is None:
+        raise UserError(f"WORLD_SIZE is {world()}, but {variable} is not set; torchrun sets both")
+    if not value.isdecimal() or not least <= int(value) <= most:
+        limits = f"a whole number from {least} to {most}"
+        raise UserError(f"{variable} is {value!r}; it must be {limits}, as torchrun sets it")
+    return int(value)
 
 
 def first() -> bool:
@@ -93,6 +113,7 @@ def _join() -> None:
     """Join the process group once, with Gloo for processors and NCCL for GPUs."""
     if distributed.is_initialized():
         return
+    check()
     gpus = torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))

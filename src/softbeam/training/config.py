@@ -7,26 +7,28 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
 from jsonargparse import (
     ArgumentParser,
-    get_loader,
     set_dumper,
     set_loader,
     set_parsing_settings,
 )
 
 from softbeam.data.tasks import EXAMPLES, TASKS, InMemory, Stress, Task
-from softbeam.errors import LARGEST_SEED, UserError, check_range, reason
+from softbeam.errors import LARGEST_SEED, UserError, check_range, check_threads, reason
 from softbeam.models.specs import MODELS, Lstm, Model
 from softbeam.objectives import OBJECTIVES
 from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import COSTS, Cost
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime.allowed import allowed_modules
+from softbeam.runtime.files import LARGEST_CONFIG, read_input
+from softbeam.runtime.plain_yaml import load_plain
 from softbeam.schedules import SCHEDULES, Schedule
 from softbeam.training.kinds import kind_of
 from softbeam.training.searches import FIT, SEARCHES, Greedy, Search, from_method, name_of
@@ -128,6 +130,7 @@ def in_effect(config: RunConfig) -> RunConfig:
 
 
 CONFIG = "config.yaml"  # in a run's folder
+MOST_RESTARTS = 1000
 CHOSEN = (Task, Model, Search, Objective, Schedule, Cost)  # a file names the class of such a field
 OURS = (*TASKS, *MODELS, *SEARCHES.values(), *OBJECTIVES, *SCHEDULES, *COSTS)  # and names no other
 OUR_PATH = re.compile(r"""(class_path["']?:\s*["']?)softbeam\.(?:\w+\.)*(\w+)""")
@@ -145,7 +148,7 @@ def without_modules(text: str) -> str:
 
 def load_settings(text: str) -> Any:
     """Read settings, also those that were written in an older form."""
-    settings = get_loader("yaml")(without_modules(text))
+    settings = load_plain(without_modules(text))
     if isinstance(settings, dict) and isinstance(settings.get("select"), dict):
         settings["select"] = from_method(settings["select"])
     for stage in settings.values() if isinstance(settings, dict) else ():
@@ -210,7 +213,6 @@ def run_parser(default: RunConfig, parser: P) -> P:
     set_dumper(FORMAT, dump_settings)
     parser.parser_mode = FORMAT
     set_parsing_settings(subclasses_enabled=list(CHOSEN))
-    only_allowed_imports()
     parser.add_argument("--config", action="config", help="a config.yaml to start from")
     parser.add_class_arguments(RunConfig, None, default=default)
     return parser
@@ -235,10 +237,14 @@ def objective_names() -> dict[str, str]:
 
 def check(config: RunConfig) -> None:
     """Raises UserError if a setting exceeds a limit that types do not express."""
-    for name in ("restarts", "threads", "log_every", "checkpoint_every"):
+    for name in ("log_every", "checkpoint_every"):
         check_range(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
+    check_threads(config.threads)
     check_range("--skip-nonfinite", config.skip_nonfinite, least=0)
     check_range("--seed", config.seed, least=0, most=LARGEST_SEED)
+    check_range("--restarts", config.restarts, least=1, most=MOST_RESTARTS)
+    last = restart_seeds(config)[-1]
+    check_range(f"--restarts {config.restarts}: its last seed", last, most=LARGEST_SEED)
     for name in ("pretrain", "finetune"):
         check_stage(name, getattr(config, name), config.model)
     if config.select.left_to_right != config.model.left_to_right:
@@ -247,6 +253,11 @@ def check(config: RunConfig) -> None:
         raise UserError("a conditional masked language model has lengths to predict: not for tags")
     if not config.stages:
         raise UserError("nothing to train: both stages have no objective or no epochs")
+
+
+def restart_seeds(config: RunConfig) -> range:
+    """The seeds of the restarts."""
+    return range(config.seed, config.seed + 1000 * config.restarts, 1000)
 
 
 def check_stage(name: str, stage: Stage, model: Model) -> None:
@@ -314,8 +325,15 @@ def from_text(text: str) -> RunConfig:
     return parsed_run("the text", lambda parser: parser.parse_string(text))
 
 
+@cache
+def file_parser() -> ArgumentParser:
+    """Make the parser of files, once: that takes longer than reading a file."""
+    return run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
+
+
 def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
-    parser = run_parser(RunConfig(), ArgumentParser(exit_on_error=False))
+    parser = file_parser()
+    only_allowed_imports()
     try:
         return to_run(parser, parse(parser))
     except Exception as error:
@@ -323,10 +341,10 @@ def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
 
 
 def check_yaml(path: Path) -> None:
-    """Raises UserError if a file holds no YAML mapping."""
+    """Raises UserError if a file cannot be read or holds no YAML mapping."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        found = load_plain(read_input(path, LARGEST_CONFIG).decode("utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
     if not isinstance(found, dict):
         kind = type(found).__name__

@@ -17,12 +17,13 @@ from softbeam.data.readers import read_texts
 from softbeam.data.tasks import Translation
 from softbeam.data.vocabulary import Vocabulary, save_codec
 from softbeam.errors import UserError
+from softbeam.models.building import build
 from softbeam.models.conversions import weights
 from softbeam.models.specs import PublishedCmlm
 from softbeam.objectives.masked import UniformMasking
 from softbeam.runtime import outputs
 from softbeam.runtime.environment import environment
-from softbeam.runtime.files import require_writable, write_text
+from softbeam.runtime.files import LARGEST_TENSORS, read_input, require_writable, write_text
 from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.runs import (
     CONFIG,
@@ -70,7 +71,7 @@ def convert(
             pretrain=Stage(objective=UniformMasking(), epochs=1),
             select=MaskPredict(),
         )
-        model = config.model.build(len(source), len(target))
+        model = build(config.model, len(source), len(target))
         model.load_state_dict(renamed(state, config.model))
     except (UserError, KeyError, ValueError, TypeError, RuntimeError) as error:
         said = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
@@ -96,10 +97,8 @@ def convert(
 def read(checkpoint: Path) -> tuple[State, Mapping[str, Any]]:
     """Read the weights and the arguments that they were trained with."""
     try:
-        content = weights(checkpoint.read_bytes())
+        content = weights(read_input(checkpoint, LARGEST_TENSORS))
         state, args = content["model"], vars(content["args"])
-    except OSError as error:
-        raise UserError(f"{checkpoint} cannot be read: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{checkpoint} is not a fairseq checkpoint: {error}") from None
     check_tensors(checkpoint, state)

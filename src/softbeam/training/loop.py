@@ -21,6 +21,7 @@ from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.tasks import EXAMPLES, Corpus, InMemory
 from softbeam.errors import Interrupted, NotFinite, UserError, need
+from softbeam.models.building import TRAINED, build
 from softbeam.objectives.base import Objective
 from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.allowed import allowing
@@ -47,7 +48,7 @@ from softbeam.training.checkpoint import (
     training_tensors,
 )
 from softbeam.training.config import RunConfig, Stage, from_yaml, modules_of, to_yaml
-from softbeam.training.decoding import best, check_lengths, decode_encoded
+from softbeam.training.decoding import best, check_lengths, check_width, decode_encoded, longest
 from softbeam.training.evaluation import log_z
 from softbeam.training.kinds import kind_of
 from softbeam.training.optimization import (
@@ -151,7 +152,7 @@ def train_once(
     codecs = load_codecs(start, config) if start else make_codecs(config, corpus)
     if ranks.first() and resume:
         inputs.check(out, own_files(out), accept=accept)
-    model = config.model.build(len(codecs.source), len(codecs.target))
+    model = build(config.model, len(codecs.source), len(codecs.target), copies=TRAINED)
     if warm:
         load_weights(model, warm / WEIGHTS)
     if not ranks.first():
@@ -194,14 +195,18 @@ def with_models(config: RunConfig) -> RunConfig:
 def check_fit(
     config: RunConfig, codecs: Codecs, model: nn.Module, examples: dict[str, list[Encoded]]
 ) -> None:
-    """Raises UserError, before anything is written, if examples do not fit model or objective."""
+    """Raises UserError if examples do not fit the model, the objective or the search on dev.
+
+    Nothing has been written then.
+    """
     for name, part in examples.items():
         check_lengths(f"{name} example", part, model)
-    longest = max(len(example.target) for example in examples["training"])
+    check_width(config.select, examples["dev"], codecs.target, longest(model))
+    time = max(len(example.target) for example in examples["training"])
     ends = codecs.eos is not None
     for _, stage in config.stages:
         assert stage.objective is not None
-        stage.objective.check(vocab=len(codecs.target), time=longest, ends=ends)
+        stage.objective.check(vocab=len(codecs.target), time=time, ends=ends)
 
 
 def same_run(config: RunConfig, out: Path) -> None:

@@ -15,7 +15,7 @@ from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import Result, result_path
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
-from softbeam.training.config import RunConfig, from_text, modules_of, to_json
+from softbeam.training.config import RunConfig, from_text, modules_of, restart_seeds, to_json
 from softbeam.training.loop import finish, paths_read, train as train_run
 from softbeam.training.runs import CONFIG, SUMMARY, files_read, own_files, run_folder
 
@@ -124,9 +124,9 @@ def train(
             overwrite=overwrite,
             accept_changed_inputs=accept_changed_inputs,
         )
-    seeds = range(config.seed, config.seed + 1000 * config.restarts, 1000)
     configs = {
-        f"restart-{n}": replace(config, seed=seed, restarts=1) for n, seed in enumerate(seeds)
+        f"restart-{n}": replace(config, seed=seed, restarts=1)
+        for n, seed in enumerate(restart_seeds(config))
     }
     with run_folder(out, paths_read(config), resume=resume, overwrite=overwrite) as folder:
         if (folder / CONFIG).is_file() and not (folder / "restart-0").is_dir():

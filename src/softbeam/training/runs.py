@@ -18,7 +18,8 @@ from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
 from softbeam.data.tasks import Corpus
 from softbeam.data.vocabulary import save_codec
-from softbeam.errors import UserError
+from softbeam.errors import LARGEST_NUMBER, UserError
+from softbeam.models.building import build
 from softbeam.runtime import inputs, outputs
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.environment import environment
@@ -52,7 +53,8 @@ BEGINNING = (
 EARLIER = re.compile(r"\..*|examples\.jsonl|inputs\.json|tensorboard|results|restart-\d+")
 NUMBER = (int, float)
 SUMMARY_TYPES: Types = {"metrics": dict, "epoch": int, "parameters": int, "seconds": NUMBER}
-ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "loss": NUMBER, "value": NUMBER}
+ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "metric": str}
+ROW_NUMBERS = ("update", "loss", "value", "alpha", "gold")
 ROW_FIELDS = {"train": ["stage", "update", "loss"], "dev": ["stage", "update", "metric", "value"]}
 
 
@@ -269,7 +271,7 @@ def load_run(
     with allowing(allow_modules):
         config = from_yaml(folder / CONFIG)
     codecs = load_codecs(folder, config)
-    model = config.model.build(len(codecs.source), len(codecs.target))
+    model = build(config.model, len(codecs.source), len(codecs.target))
     load_weights(model, folder / WEIGHTS)
     if device is None and torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
@@ -288,6 +290,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         raise UserError(f"{folder} is not a run folder: it has no {METRICS}")
     rows = list(read_rows(path, what := "a row of a run's metrics", ROW_TYPES))
     for number, row in enumerate(rows, 1):
+        for name, value in ((name, row[name]) for name in ROW_NUMBERS if name in row):
+            if not isinstance(value, NUMBER) or (type(value) is int and value > LARGEST_NUMBER):
+                wrong = f"{path}, line {number}, is not {what}"
+                raise UserError(f"{wrong}: its {name} is {str(value)[:60]!r}")
         lacking = [
             name for name in ROW_FIELDS.get(row.get("kind", ""), ["kind"]) if name not in row
         ]

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from softbeam._lazy import lazy
 from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, Codec
-from softbeam.errors import LARGEST_SEED, UserError, check_range
+from softbeam.errors import (
+    LARGEST_SEED,
+    TEMPERATURES,
+    WIDEST_BEAM,
+    UserError,
+    check_range,
+)
 from softbeam.objectives.base import check_beam
 
 if TYPE_CHECKING:
@@ -141,7 +147,7 @@ class Beam(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_fields(least=1, names=("k",))
+        self.check_fields(least=1, most=WIDEST_BEAM, names=("k",))
         self.check_fields(least=1, most=self.k, names=("nbest",))
 
     @property
@@ -179,7 +185,7 @@ class AncestralSample(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_fields(above=0, names=("temperature",))
+        self.check_fields(names=("temperature",), **TEMPERATURES)
         self.check_fields(least=1, names=("top_k",))
         self.check_fields(above=0, most=1, names=("top_p",))
         self.check_fields(least=0, most=LARGEST_SEED, names=("seed",))
@@ -216,7 +222,7 @@ class SoftBeamSearch(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_fields(least=1, names=("k",))
+        self.check_fields(least=1, most=WIDEST_BEAM, names=("k",))
         self.check_fields(least=1, most=self.k, names=("nbest",))
         self.check_fields(above=0, names=("alpha",))
 

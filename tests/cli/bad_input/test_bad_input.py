@@ -1,10 +1,8 @@
-"""Bad input of every kind ends with exit code 2, one sentence, and the disk as it was."""
+"""Bad input of every kind ends with exit code 2, one line, and the disk as it was."""
 
 import io
-import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,45 +10,75 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import COMMANDS, main
-from support.bad_input.case import Case
-from support.bad_input.input import CASES
-from support.bad_input.things import DATA
+from support.bad_input.case import STDIN, Case, read_cases
+from support.bad_input.changes import apply
 
-LONGEST = 600  # letters of a sentence
-
-
-def prepare(case: Case, good: Path, folder: Path) -> None:
-    """A copy of the good things that a case is about, broken as it says."""
-    said = " ".join([case.words, *case.files, *case.env.values()])
-    for thing in good.iterdir():
-        if thing.name in DATA or thing.name.split(".")[0] in said:
-            copy = shutil.copytree if thing.is_dir() else shutil.copy
-            copy(thing, folder / thing.name)
-    for name, content in case.files.items():
-        path = folder / name
-        if name.endswith("/"):
-            path.mkdir(parents=True)
-        elif content is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.write_bytes(content(path.read_bytes()) if callable(content) else content)
+LONGEST = 600  # letters of a line
+LITTLE = 1 << 30  # bytes of memory beyond what a process has when a case begins
+CASES = read_cases()
 
 
-def on_disk(folder: Path) -> dict[str, bytes | None]:
-    """Every file with its content, and every folder, but what Python compiles."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-        if "__pycache__" not in path.parts
-    }
+class Place:
+    """A folder of good things, in which one thing after the other is broken and mended."""
+
+    def __init__(self, good: Path, folder: Path):
+        self.folder = folder
+        shutil.copytree(good, folder)
+        (folder / "temporary").mkdir()
+        self.clean = self.state()
+
+    def state(self) -> dict[str, bytes | str]:
+        """The content of every file, and what else there is, but what Python compiles."""
+        return {
+            str(path.relative_to(self.folder)): path.read_bytes()
+            if path.is_file()
+            else oct(path.lstat().st_mode)
+            for path in self.folder.rglob("*")
+            if "__pycache__" not in path.parts
+        }
+
+    def break_for(self, case: Case) -> tuple[bytes, dict[str, str]]:
+        """Break what a case says; returns standard input and variables."""
+        stdin, variables = self.folder / "standard input", {}
+        for target, change in case.changes:
+            if target.startswith("$"):
+                variables[target[1:]] = change
+            else:
+                apply(change, stdin if target == STDIN else self.folder / target)
+        given = stdin.read_bytes() if stdin.exists() else b""
+        stdin.unlink(missing_ok=True)
+        return given, variables
+
+    def mend(self) -> None:
+        """Make everything as it was."""
+        state = self.state()
+        changed = [
+            name for name in {*state, *self.clean} if state.get(name) != self.clean.get(name)
+        ]
+        for name in sorted(changed, reverse=True):
+            path = self.folder / name
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        for name in sorted(name for name in changed if name in self.clean):
+            content, path = self.clean[name], self.folder / name
+            path.write_bytes(content) if isinstance(content, bytes) else path.mkdir()
 
 
-def check_sentence(case: Case, code: int, err: str) -> None:
+@pytest.fixture(scope="module")
+def whole_place(good, tmp_path_factory):
+    return Place(good, tmp_path_factory.mktemp("bad-input") / "place")
+
+
+@pytest.fixture
+def place(whole_place, monkeypatch):
+    monkeypatch.chdir(whole_place.folder)
+    yield whole_place
+    whole_place.mend()
+
+
+def check_line(case: Case, code: int, err: str) -> None:
     lines = err.splitlines()
     assert (code, len(lines)) == (2, 1), (code, err)
-    command = shlex.split(case.words)[0]
-    assert lines[0].startswith(f"softbeam {command}: ") and len(lines[0]) <= LONGEST
-    assert "Traceback" not in err
+    assert lines[0].startswith(f"softbeam {case.words[0]}: ") and len(lines[0]) <= LONGEST, err
     missing = [part for part in case.says if part not in lines[0]]
     assert not missing, (missing, lines[0])
 
@@ -60,36 +88,66 @@ def every_case() -> list:
     seen: set[str] = set()
     marked = []
     for name, case in CASES.items():
-        command = shlex.split(case.words)[0]
-        marked.append(pytest.param(name, marks=[pytest.mark.slow] if command in seen else []))
-        seen.add(command)
+        if not case.memory:
+            slow = [pytest.mark.slow] if case.words[0] in seen else []
+            marked.append(pytest.param(name, marks=slow))
+            seen.add(case.words[0])
     return marked
 
 
 @pytest.mark.parametrize("name", every_case())
-def test_bad_input_is_one_sentence_and_leaves_nothing(name, good, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line_and_leaves_nothing(name, place, monkeypatch, capsys):
     case = CASES[name]
-    prepare(case, good, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for variable, value in case.env.items():
+    stdin, variables = place.break_for(case)
+    monkeypatch.syspath_prepend(str(place.folder))
+    for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    if case.stdin is not None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(case.stdin)))
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    before = on_disk(tmp_path)
-    code = main(shlex.split(case.words))
-    check_sentence(case, code, capsys.readouterr().err)
-    after = on_disk(tmp_path)
-    assert after.keys() == before.keys(), {*after} ^ {*before}
-    assert [name for name in before if after[name] != before[name]] == []
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    monkeypatch.setattr(tempfile, "tempdir", str(place.folder / "temporary"))
+    before = place.state()
+    code = main(case.words)
+    check_line(case, code, capsys.readouterr().err)
+    assert place.state() == before
+
+
+IN_PROCESSES = [
+    "frob",
+    "train tagging",
+    "columns: latin-1",
+    "decode standard input: latin-1",
+    "decode standard input: a NUL byte",
+    "weights: NaN",
+    "configuration: a tag of Python",
+    "masked LM's folder: pickled weights",
+    r"score --quiet --mlm mlm --text [MASK]A\udc80",
+    "samples: text",
+    "convert: code",
+    "evaluate run --quiet --search soft-beam --alpha 0",
+    *(name for name, case in CASES.items() if case.memory),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_PROCESSES)
+def test_the_same_in_a_process_of_its_own(name, place, nursery):
+    """Without the checks of types that tests have, and with a real standard input."""
+    case = CASES[name]
+    stdin, variables = place.break_for(case)
+    before = place.state()
+    end = nursery.life(
+        case.words,
+        folder=str(place.folder),
+        stdin=stdin.decode("latin-1"),
+        variables=variables,
+        memory=LITTLE if case.memory else None,
+    )
+    check_line(case, end.code, end.said)
+    assert place.state() == before
 
 
 def test_the_corpus_is_large_and_of_every_command():
-    assert len(CASES) >= 200
-    commands = {shlex.split(case.words)[0] for case in CASES.values()}
-    assert commands >= {*COMMANDS}
+    assert len(CASES) >= 600
+    assert {case.words[0] for case in CASES.values()} >= {*COMMANDS}
     assert all(case.says and all(case.says) for case in CASES.values()), "each says something"
 
 
@@ -110,43 +168,58 @@ def test_the_good_things_are_good(good, tmp_path, monkeypatch, capsys):
         "--target-dict fairseq/en.txt --out made",
         "report made run mt tables done.jsonl",
         "report claims --results tables",
-        CASES["resume: nothing"].words,
-        CASES["samples: nothing"].words,
-        CASES["sample summary: half"].words,
+        *(shlex.join(CASES[f"{name}: nothing"].words) for name in ("resume", "samples")),
+        shlex.join(CASES["sample summary: half"].words),
     ):
         assert main(shlex.split(words)) == 0, (words, capsys.readouterr().err)
 
 
-IN_PROCESSES = [
-    "frob",
-    "train tagging",
-    "columns: latin-1",
-    "decode standard input: latin-1",
-    "decode standard input: a NUL byte",
-    "weights: NaN",
-    "configuration: a tag of Python",
-    "masked LM: pickled weights",
-    "score: a lone surrogate",
-    "samples: text",
-    "convert: code",
-    "evaluate run --quiet --search soft-beam --alpha 0",
-]
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    assert main(["evaluate", "nowhere", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and "UserError" in err
+    assert err.splitlines()[-1].startswith("softbeam evaluate: nowhere is not a run folder")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", IN_PROCESSES)
-def test_the_same_in_a_process_of_its_own(name, good, tmp_path):
-    """Without the checks of types that tests have, and with a real standard input."""
-    case = CASES[name]
-    prepare(case, good, tmp_path)
-    before = on_disk(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "softbeam", *shlex.split(case.words)],
-        cwd=tmp_path,
-        input=case.stdin or b"",
-        env=os.environ | case.env,
-        capture_output=True,
-        timeout=120,
+def test_a_fault_of_the_program_is_not_hidden(monkeypatch):
+    def fail(words: list[str]) -> int:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setitem(COMMANDS, "data", fail)
+    with pytest.raises(RuntimeError, match="mat1"):
+        main(["data", "list"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 40000000000 bytes. Error code 12 (Cannot allocate memory)"
+        ),
+        RuntimeError("Storage size calculation overflowed with sizes=[10000000000, 10000000000]"),
+        ValueError("Overflow when unpacking long long"),
+        OverflowError("int too large to convert to float"),
+        RecursionError("maximum recursion depth exceeded"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {str(error)[:20]}",
+)
+def test_what_the_machine_cannot_do_is_one_line(error, monkeypatch, capsys):
+    def fail(words: list[str]) -> int:
+        raise error
+
+    monkeypatch.setitem(COMMANDS, "data", fail)
+    assert (
+        main(
+            [
+                "data",
+                "--chains",
+                "8",
+                f"--rows=5000{'[' * 500 if isinstance(error, RecursionError) else ''}",
+            ]
+        )
+        == 2
     )
-    check_sentence(case, done.returncode, done.stderr.decode())
-    assert on_disk(tmp_path) == before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("softbeam data: ") and "the likely cause is --rows" in line

@@ -1,52 +1,69 @@
-"""What a case of bad input is, and how many are written down at once.
+"""Read the cases of bad input: a line each in `cases/*.txt` (see `cases/README.md`)."""
 
-A case runs in a copy of the folder that `things.make_good` makes. Its files are written there
-first: bytes, a change of the file that is there, None to remove it; a name that ends with a slash
-is a folder.
-"""
-
-from collections.abc import Mapping
+import re
+import shlex
+from pathlib import Path
 from typing import NamedTuple
 
-from support.bad_input.things import Change
-
-Broken = bytes | Change | None
-FOLDER = "a folder in its place"
-SLY = b"\x80\x02cos\nmkdir\nX\x03\0\0\0slyq\0\x85R."  # a pickle that makes the folder `sly`
+FOLDER = Path(__file__).with_name("cases")
+STDIN = "-"  # the target of a change that is standard input; $NAME is a variable
 
 
 class Case(NamedTuple):
-    words: str  # after `softbeam`
-    says: tuple[str, ...]  # parts of the sentence: the thing, and what is wrong with it
-    files: Mapping[str, Broken] = {}
-    stdin: bytes | None = None
-    env: Mapping[str, str] = {}
+    """A command that must end with a line that has these parts."""
+
+    words: list[str]  # after `softbeam`
+    says: list[str]  # parts of the line: the thing, and what is wrong with it
+    changes: list[tuple[str, str]] = []  # targets and how they are broken, in order
+    memory: bool = False  # to be run with little memory, in a process of its own
 
 
-class Cases(dict[str, Case]):
-    """Cases by name; no two have one name."""
+def read_cases(folder: Path = FOLDER) -> dict[str, Case]:
+    """All cases by name; no two have one name."""
+    cases: dict[str, Case] = {}
+    for path in sorted(folder.glob("*.txt")):
+        title, words, target, names = "", "", "", dict[str, str]()
+        for number, row in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if not row or row.startswith("#"):
+                continue
+            if short := re.fullmatch(r"([A-Z]+) = (.*)", row):
+                names[short[1]] = short[2]
+            elif row.startswith("[") and row.endswith("]"):
+                row = row[1:-1]
+                for name, meaning in names.items():
+                    row = row.replace(f"{{{name}}}", meaning)
+                title, words, target = ["", row, ""] if " | " not in row else row.split(" | ")
+            else:
+                name, case = parse(row, title, words, target)
+                assert name not in cases, f"{path.name}, line {number}: a second case {name!r}"
+                cases[name] = case._replace(memory=path.stem == "memory")
+    return cases
 
-    def add(self, name: str, case: Case) -> None:
-        assert name not in self, f"two cases are called {name}"
-        self[name] = case
 
-    def broken(self, title: str, words: str, file: str, contents: Mapping[str, object]) -> None:
-        """A command with one file broken: its content, or that and parts of the sentence.
+def parse(row: str, title: str, words: str, target: str) -> tuple[str, Case]:
+    """A line below a heading: more words of the command, or a name and how the target is broken."""
+    what, _, said = (part.strip() for part in row.partition("=>"))
+    if not title:
+        whole = f"{words} {what}".strip()
+        return whole, Case(split(whole), said.split(" | "))
+    name, changes = what.split(": ", 1)
+    broken = []
+    for change in changes.split(" & "):
+        other = re.match(r"(\S+): ", change)
+        place, change = (other[1], change[other.end() :]) if other else (target, change)
+        broken.append((with_bytes(place), change))
+    says = said.split(" | ") if said else [target]
+    return f"{title}: {name}", Case(split(words), says, broken)
 
-        Where no parts are given, the sentence must name the file.
-        """
-        for name, given in contents.items():
-            content, *says = given if isinstance(given, tuple) else (given,)
-            files = {file: None, f"{file}/": None} if content is FOLDER else {file: content}
-            self.add(f"{title}: {name}", Case(words, (*(says or [file]),), files))
 
-    def commands(self, text: str) -> None:
-        """The lines of bad_commands.txt, which break no file."""
-        before = ""
-        for row in text.splitlines():
-            if row.startswith("[") and row.endswith("]"):
-                before = row[1:-1]
-            elif row and not row.startswith("#"):
-                words, said = row.split("=>", 1)
-                whole = f"{before} {words}".strip()
-                self.add(whole, Case(whole, tuple(part.strip() for part in said.split(" | "))))
+def split(words: str) -> list[str]:
+    """The words of a shell's line; 10^12 is that power."""
+    return [
+        re.sub(r"(?<![\w.])(\d+)\^(\d+)", lambda found: str(int(found[1]) ** int(found[2])), word)
+        for word in shlex.split(with_bytes(words))
+    ]
+
+
+def with_bytes(text: str) -> str:
+    """A text in which \\udcff is a byte that is not UTF-8."""
+    return re.sub(r"\\u(dc[89a-f][0-9a-f])", lambda found: chr(int(found[1], 16)), text)

@@ -1,15 +1,10 @@
-"""A folder of small good things, and ways to break a file of it, for the corpus of bad input."""
+"""A folder of small good things, of which the cases of bad input break one each."""
 
-import argparse
-import io
 import json
-from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load, save
 
 from softbeam.cli import main
 from softbeam.reports.charts import figure_of, image
@@ -18,7 +13,6 @@ from support.report_folders import write_table_record
 from support.small_data import write_conll
 from support.tiny_bert import write_letter_mlm
 
-Change = Callable[[bytes], bytes]
 GERMAN = ["der Hund bellt", "die Katze schläft", "der Vogel singt laut", "ein Hund schläft"]
 ENGLISH = ["the dog barks", "the cat sleeps", "the bird sings loudly", "a dog sleeps"]
 SHORT = "--pretrain.epochs 1 --pretrain.warmup 0 --quiet --threads 1".split()
@@ -29,7 +23,6 @@ TAGS = "train tagging --data.train train.conll --data.dev dev.conll --model.hidd
 SAMPLE = "sample --mlm mlm --text A[MASK]C --chains 2 --sweeps 4 --burn-in 1 --quiet".split()
 WORDS = "abacus bet cab dab ebb fad gab had ibis jab kit lab mad nab oat pad".split()
 PHONES = "B AE1 T".split()
-DATA = ("train.conll", "dev.conll", "de.txt", "en.txt")  # what the runs were trained on
 
 
 def make_good(folder: Path) -> Path:
@@ -83,97 +76,3 @@ def succeed(*words: str) -> None:
 
 def interrupt(*args, **options) -> None:
     raise KeyboardInterrupt
-
-
-# Ways to break a file: each takes its bytes and gives others
-
-
-def cut(share: float = 0.5) -> Change:
-    """The first part alone."""
-    return lambda content: content[: int(len(content) * share)]
-
-
-def recoded(encoding: str) -> Change:
-    """The same text in another encoding."""
-    return lambda content: content.decode("utf-8").encode(encoding)
-
-
-def replaced(old: str, new: str) -> Change:
-    """Other text in its place; the old text must be there."""
-
-    def change(content: bytes) -> bytes:
-        assert old.encode() in content, (old, content[:2000])
-        return content.replace(old.encode(), new.encode())
-
-    return change
-
-
-def as_json(change: Callable[[dict], object]) -> Change:
-    """A change of the file's JSON object."""
-
-    def changed(content: bytes) -> bytes:
-        value = json.loads(content)
-        change(value)
-        return json.dumps(value).encode()
-
-    return changed
-
-
-def set_key(name: str, value: object) -> Callable[[dict], object]:
-    return lambda found: found.update({name: value})
-
-
-def line(number: int, change: Change) -> Change:
-    """A change of one line, counted from 0."""
-
-    def changed(content: bytes) -> bytes:
-        lines = content.splitlines()
-        lines[number] = change(lines[number])
-        return b"".join(each + b"\n" for each in lines)
-
-    return changed
-
-
-def tensors(change: Callable[[dict[str, torch.Tensor]], object], *, keep: bool = True) -> Change:
-    """A change of the tensors of a safetensors file, which keeps its facts unless told not to."""
-
-    def changed(content: bytes) -> bytes:
-        found = load(content)
-        change(found)
-        return save(found, metadata=metadata(content) if keep else None)
-
-    return changed
-
-
-def facts(change: Callable[[dict], object]) -> Change:
-    """A change of the facts in a checkpoint."""
-
-    def changed(content: bytes) -> bytes:
-        found = json.loads(metadata(content)["facts"])
-        change(found)
-        return save(load(content), metadata={"facts": json.dumps(found)})
-
-    return changed
-
-
-def metadata(content: bytes) -> dict[str, str]:
-    size = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + size]).get("__metadata__", {})
-
-
-def fairseq(change: Callable[[dict], object]) -> Change:
-    """A change of a fairseq checkpoint's content: its model and args."""
-
-    def changed(content: bytes) -> bytes:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            found = torch.load(io.BytesIO(content), weights_only=True)
-        change(found)
-        torch.save(found, made := io.BytesIO())
-        return made.getvalue()
-
-    return changed
-
-
-def first(found: dict[str, torch.Tensor], beginning: str = "") -> str:
-    """The first tensor's name, of those that begin so and are matrices or vectors."""
-    return next(name for name in sorted(found) if name.startswith(beginning) and found[name].dim())

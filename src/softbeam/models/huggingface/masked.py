@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
+from softbeam.runtime.files import LARGEST_TENSORS, check_input
 from softbeam.tensors import length_mask, lengths_of, may_stand
 from softbeam.types import Prompts, WordParts
 
@@ -62,6 +63,7 @@ class HfMaskedLM:
         self._check_runs(*trial)
         with single_precision(self.model):
             plain = self._plain(*trial)
+            check_numbers(plain)
             self.separable = self._is_separable(*trial, plain)
             self.paddable = self._is_paddable(*trial, plain)
         vocab = plain.shape[-1]
@@ -92,6 +94,9 @@ class HfMaskedLM:
             trust_remote_code: run the code that the folder or repository brings, if any. Without
                 it no such code is run, and a model that needs it is refused.
         """
+        for path in Path(name).iterdir() if Path(name).is_dir() else ():
+            if not path.is_dir():  # a pipe would be waited for
+                check_input(path, LARGEST_TENSORS)
         if not Path(name).is_dir() and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(name)) is None:
             raise UserError(f"{str(name)!r} is neither a folder nor a name on the hub")
         try:
@@ -168,6 +173,7 @@ class HfMaskedLM:
             raise UserError(f"a text has {width} tokens; the model's limit is {self.longest}")
         call = self._gathered if self.separable else self._plain
         logits = call(ids[:, :width], masked[:, :width], length_mask(lengths, width))
+        check_numbers(logits)
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def _plain(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
@@ -242,6 +248,9 @@ class HfMaskedLM:
                 f"the model has no token for a part of {text!r}: it reads "
                 f"{' '.join(self.tokenizer.convert_ids_to_tokens(ids))}"
             )
+        if self.pad_id in trimmed(ids, self.pad_id):
+            pad = self.tokenizer.pad_token
+            raise UserError(f"the text {text[:40]!r} holds {pad}, which is only for padding")
         if self.longest is not None and len(ids) > self.longest:
             raise UserError(
                 f"a text has {len(ids)} tokens; the model's limit is {self.longest}: {text[:40]!r}…"
@@ -318,12 +327,30 @@ def check_finite(model: nn.Module) -> None:
             raise UserError(f"the weights {name} are not all finite")
 
 
+def check_numbers(logits: Tensor) -> None:
+    """Raise UserError if a score is not a number: finite weights can still overflow."""
+    if logits.numel() and not bool(logits.amax().isfinite()):  # the largest is NaN if one is
+        raise UserError("the model's scores are not finite; try --dtype float64")
+
+
 def check_rows(model: Any, tokenizer: Any) -> None:
     """Raise UserError if the tokenizer has tokens for which the model has no row."""
     table = model.get_input_embeddings()
-    if isinstance(table, nn.Embedding) and len(tokenizer) > table.num_embeddings:
-        rows = f"the model has rows for {table.num_embeddings}"
+    if not isinstance(table, nn.Embedding):
+        return
+    rows = f"the model has rows for {table.num_embeddings}"
+    if len(tokenizer) > table.num_embeddings:
         raise UserError(f"the tokenizer has {len(tokenizer)} tokens, but {rows}")
+    token, number = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    if number >= table.num_embeddings:
+        raise UserError(f"the tokenizer's token {token!r} has the number {number}, but {rows}")
+
+
+def trimmed(ids: list[int], last: int) -> list[int]:
+    """The tokens without those at the end that are `last`."""
+    while ids and ids[-1] == last:
+        ids = ids[:-1]
+    return ids
 
 
 def agree(actual: Tensor, expected: Tensor) -> bool:

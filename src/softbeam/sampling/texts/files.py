@@ -32,9 +32,11 @@ from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.files import (
     Growing,
     Types,
+    cannot_read,
     check_fields,
     json_object,
     load_checkpoint,
+    open_input,
     read_rows,
     remove,
     remove_parts,
@@ -179,16 +181,21 @@ def write_samples(
     ):
         progress.skip((start - mine.start) * config.sweeps + sweep)
         writer = Writer(file, checkpoint_of(part), header, facts, every)
-        for group in range(start, mine.stop):
-            for record in groups[group].run(rng, state=state, first=sweep):
-                rows = sample_rows(mlm, groups[group], record, config, group)
-                writer.write(rows, group, record, rng, now=bool(stop))
-                progress.advance(shown=progress_of(record))
-                if stop:
-                    raise Interrupted(
-                        stop[0], f"stopped after a complete sweep; --resume continues {out}"
-                    )
-            rng, state, sweep = generator(config, group + 1), None, 0
+        try:
+            for group in range(start, mine.stop):
+                for record in groups[group].run(rng, state=state, first=sweep):
+                    rows = sample_rows(mlm, groups[group], record, config, group)
+                    writer.write(rows, group, record, rng, now=bool(stop))
+                    progress.advance(shown=progress_of(record))
+                    if stop:
+                        raise Interrupted(
+                            stop[0], f"stopped after a complete sweep; --resume continues {out}"
+                        )
+                rng, state, sweep = generator(config, group + 1), None, 0
+        except Exception:
+            if not tensors and file.file.tell() == facts["bytes"]:
+                remove(part)  # no sample was drawn
+            raise
     seconds = max(ranks.gathered(writer.seconds()))  # waits for all processes
     if ranks.first():
         append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
@@ -417,10 +424,10 @@ ROW: Types = {
 def read_header(path: Path) -> Header:
     """Read the first line of a file of samples. Raises UserError if it is not one."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             line = file.readline()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise cannot_read(path, error) from None
     return json_object(line, f"{path} is not a file of samples", HEADER, needed=True)
 
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
-from softbeam.errors import LARGEST_SEED, UserError, check_range
+from softbeam.errors import LARGEST_SEED, TEMPERATURES, UserError, check_range
 from softbeam.schedules import Constant, Linear, Schedule
 
+MOST_ROWS = 100_000  # chains, rows, or positions
+HEAVIEST = 1e6  # weight of a term of the energy
 # Fields that infilling has no use for, or decides itself.
 NOT_OF_INFILL = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
 
@@ -78,19 +80,20 @@ class SamplingConfig:
         for f in fields(self):
             if get_origin(f.type) is Literal:
                 check_choice(flag(f.name), getattr(self, f.name), get_args(f.type))
-        for name in ("chains", "sweeps", "rows", "at_once"):
-            check_range(flag(name), getattr(self, name), least=1)
+        check_range("--sweeps", self.sweeps, least=1)
+        for name in ("chains", "rows", "at_once"):
+            check_range(flag(name), getattr(self, name), least=1, most=MOST_ROWS)
         for name in ("temperature", "proposal_temperature"):
-            check_range(flag(name), getattr(self, name), above=0)
+            check_range(flag(name), getattr(self, name), **TEMPERATURES)
         for name in ("near_weight", "lexicon_weight"):
-            check_range(flag(name), getattr(self, name))
+            check_range(flag(name), getattr(self, name), least=-HEAVIEST, most=HEAVIEST)
         check_range("--seed", self.seed, least=0, most=LARGEST_SEED)
         check_range("--nucleus", self.nucleus, above=0, most=1)
         check_range("--epsilon", self.epsilon, least=0, most=1)
         check_range("--burn-in", self.burn_in, least=0, below=self.sweeps)
         check_range("--forced", self.forced, least=0, most=self.burn_in)
         if isinstance(self.block, int):
-            check_range("--block", self.block, least=1)
+            check_range("--block", self.block, least=1, most=MOST_ROWS)
         else:
             check_choice("--block", self.block, ("linear", "random"))
         if self.anneal is not None:
@@ -100,9 +103,9 @@ class SamplingConfig:
     def _check_anneal(self, start: float, slope: float, floor: float) -> None:
         if self.temperature != 1:
             raise UserError(f"--temperature {self.temperature}: --anneal gives the temperature")
-        check_range("--anneal: its start", start)
-        check_range("--anneal: its slope", slope)
-        check_range("--anneal: its floor", floor, above=0, most=start)
+        check_range("--anneal: its start", start, **TEMPERATURES)
+        check_range("--anneal: its slope", slope, least=-HEAVIEST, most=HEAVIEST)
+        check_range("--anneal: its floor", floor, least=TEMPERATURES["least"], most=start)
 
     def _check_kernel(self) -> None:
         if self.kernel == "exact-gibbs" and self.block != 1:

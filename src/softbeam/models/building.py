@@ -1,0 +1,49 @@
+"""Build the model that a specification describes, if the machine has memory for it."""
+
+from dataclasses import fields
+
+import torch
+from torch import nn
+
+from softbeam.errors import UserError
+from softbeam.models.specs import Model
+from softbeam.runtime.memory import memory
+
+TRAINED = 4  # copies of the weights in training: themselves, gradients, two averages of Adam
+
+
+def build(spec: Model, source_vocab: int, target_vocab: int, *, copies: int = 1) -> nn.Module:
+    """Build a model.
+
+    Raises UserError, before anything is allocated, if the memory does not hold its weights.
+
+    Args:
+        spec: the model.
+        source_vocab: size of the source's vocabulary.
+        target_vocab: size of the target's vocabulary.
+        copies: how often numbers as many as the weights will be in memory, such as `TRAINED`.
+    """
+    check_memory(spec, source_vocab, target_vocab, copies)
+    return spec.build(source_vocab, target_vocab)
+
+
+def check_memory(spec: Model, source_vocab: int, target_vocab: int, copies: int) -> None:
+    """Raises UserError if the memory does not hold a model's weights."""
+    limit = memory()
+    sizes = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    numbers = {name: n for name, n in sizes.items() if isinstance(n, int) and n > 1}
+    if limit is None or not numbers:
+        return
+    try:
+        with torch.device("meta"):  # shapes without memory
+            weights = list(spec.build(source_vocab, target_vocab).parameters())
+    except (NotImplementedError, RuntimeError):  # a user's own model, which needs real numbers
+        return
+    needed = copies * sum(weight.numel() * weight.element_size() for weight in weights)
+    if needed > limit:
+        largest = max(numbers, key=numbers.__getitem__)
+        count = sum(weight.numel() for weight in weights)
+        raise UserError(
+            f"--model.{largest} {numbers[largest]}: {count:,} parameters need {needed / 1e9:,.1f} "
+            f"GB, but there are {limit / 1e9:,.1f} GB of memory"
+        )

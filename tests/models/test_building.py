@@ -1,0 +1,33 @@
+"""A model that does not fit into memory is refused before it is built."""
+
+import pytest
+import torch
+
+from softbeam.errors import UserError
+from softbeam.models import building
+from softbeam.models.specs import Cmlm, Lstm, Transformer
+
+SPECS = [
+    Lstm(hidden=50, embedding=4),
+    Transformer(width=50, heads=1, layers=1, longest=8),
+    Cmlm(width=50, heads=1, layers=1, longest=8),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_the_limit_is_the_bytes_of_all_copies(spec, monkeypatch):
+    size = sum(p.numel() * 4 for p in spec.build(9, 9).parameters())
+    monkeypatch.setattr(building, "memory", lambda: 3 * size)
+    building.build(spec, 9, 9, copies=3)
+    with pytest.raises(UserError, match=r"^--model\.(hidden|width) 50: .* parameters need .* GB"):
+        building.build(spec, 9, 9, copies=4)
+
+
+def test_the_check_changes_no_weight():
+    def weights(build) -> torch.Tensor:
+        torch.manual_seed(1)
+        return torch.cat([p.flatten() for p in build().parameters()])
+
+    for spec in SPECS:
+        plain = weights(lambda spec=spec: spec.build(9, 9))
+        assert plain.equal(weights(lambda spec=spec: building.build(spec, 9, 9)))
