@@ -11,6 +11,7 @@ tests/fixtures/findings/TARGET, where tests/fuzz/test_findings.py runs it from t
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -29,8 +30,16 @@ def fuzz(name: str, seconds: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(TARGETS[name].seeds):
         (folder / f"seed-{number}").write_bytes(content)
+
+    def run(content: bytes) -> None:
+        try:
+            run_target(name, content)
+        except BaseException:
+            (folder / f"crash-{sha256(content).hexdigest()[:12]}").write_bytes(content)
+            raise
+
     options = [f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", *LIMITS]
-    atheris.Setup([sys.argv[0], *options, str(folder)], lambda content: run_target(name, content))
+    atheris.Setup([sys.argv[0], *options, str(folder)], run)
     atheris.Fuzz()
 
 
