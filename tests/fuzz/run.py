@@ -19,7 +19,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[1] / "build" / "fuzz"
-LIMITS = ["-max_len=8192", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]
+LIMITS = ["-max_len=8192", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]
+LIMITS += ["-print_final_stats=1"]
 sys.path[:0] = [str(HERE.parent)]
 
 
@@ -43,7 +44,7 @@ def fuzz(name: str, seconds: str) -> None:
 
     def change(content: bytes, largest: int, seed: int) -> bytes:
         other = exchanged(content, random.Random(seed)) if seed % 2 else b""
-        return other[:largest] or atheris.Mutate(content, largest)
+        return other if 0 < len(other) <= largest else atheris.Mutate(content, largest)
 
     options = [f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", *LIMITS]
     atheris.Setup([sys.argv[0], *options, str(folder)], run, custom_mutator=change)
