@@ -101,9 +101,16 @@ def download(address: str, *, timeout: float = TIMEOUT, largest: int = LARGEST) 
 
 
 # What unpacking raises beside an archive's own errors: encryption, unknown methods, broken data.
-UNREADABLE: tuple[type[Exception], ...] = (
-    *(RuntimeError, ValueError, OSError, EOFError, LookupError, ArithmeticError),
-    *(zlib.error, lzma.LZMAError, struct.error),
+UNREADABLE = (
+    RuntimeError,
+    ValueError,
+    OSError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
 )
 
 # Archives -------------------------------------------------------------------------------------
