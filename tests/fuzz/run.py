@@ -8,14 +8,19 @@ each. The folder build/fuzz/TARGET keeps inputs that reached new code, for the n
 tests/fixtures/findings/TARGET, where tests/fuzz/test_findings.py runs it from then on.
 """
 
+import json
+import random
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[1] / "build" / "fuzz"
-LIMITS = ["-max_len=8192", "-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]
+LIMITS = ["-max_len=8192", "-len_control=0", "-timeout=20", "-rss_limit_mb=4096"]
+LIMITS += ["-print_final_stats=1"]
 sys.path[:0] = [str(HERE.parent)]
 
 
@@ -29,9 +34,47 @@ def fuzz(name: str, seconds: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(TARGETS[name].seeds):
         (folder / f"seed-{number}").write_bytes(content)
+
+    def run(content: bytes) -> None:
+        try:
+            run_target(name, content)
+        except BaseException:
+            (folder / f"crash-{sha256(content).hexdigest()[:12]}").write_bytes(content)
+            raise
+
+    def change(content: bytes, largest: int, seed: int) -> bytes:
+        other = exchanged(content, random.Random(seed)) if seed % 2 else b""
+        return other if 0 < len(other) <= largest else atheris.Mutate(content, largest)
+
     options = [f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", *LIMITS]
-    atheris.Setup([sys.argv[0], *options, str(folder)], lambda content: run_target(name, content))
+    atheris.Setup([sys.argv[0], *options, str(folder)], run, custom_mutator=change)
     atheris.Fuzz()
+
+
+ODD = [None, True, -1, 0, 1e308, 10**400, float("nan"), "", "x", "\ud800", [], {}, [[7]], {"a": 1}]
+
+
+def exchanged(content: bytes, rng: random.Random) -> bytes:
+    """A JSON object, or one in a line, with another value in a place; empty if there is none.
+
+    Bytes that are changed one by one seldom remain JSON.
+    """
+    lines = content.split(b"\n")
+    place = rng.randrange(len(lines))
+    try:
+        parts = [json.loads(lines[place])]
+        part: Any = parts
+        while True:
+            keys = list(part) if isinstance(part, dict) else range(len(part))
+            key = rng.choice(keys)
+            if not isinstance(part[key], dict | list) or not part[key] or rng.random() < 0.2:
+                break
+            part = part[key]
+        part[key] = rng.choice(ODD)
+        lines[place] = json.dumps(parts[0]).encode()
+    except (ValueError, RecursionError):
+        return b""
+    return b"\n".join(lines)
 
 
 def fuzz_all(names: list[str], seconds: str) -> int:

@@ -6,8 +6,10 @@ Nothing here knows a dataset; `corpora` says where each file comes from and what
 import fnmatch
 import importlib.util
 import io
+import lzma
 import os
 import stat
+import struct
 import subprocess
 import sys
 import tarfile
@@ -99,7 +101,17 @@ def download(address: str, *, timeout: float = TIMEOUT, largest: int = LARGEST) 
 
 
 # What unpacking raises beside an archive's own errors: encryption, unknown methods, broken data.
-UNREADABLE = (RuntimeError, ValueError, OSError, EOFError, KeyError, zlib.error)
+UNREADABLE = (
+    RuntimeError,
+    ValueError,
+    OSError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+)
 
 # Archives -------------------------------------------------------------------------------------
 

@@ -419,6 +419,8 @@ ROW: Types = {
     **{"temperature": NUMBER, "energy": NUMBER},
     **dict.fromkeys(COUNTED, NUMBER),
 }
+LARGEST = 1e100  # of a number in a row: its square is finite
+LEAST = dict.fromkeys(("index", "chain", "temperature", *COUNTED), 0.0) | {"energy": -LARGEST}
 
 
 def read_header(path: Path) -> Header:
@@ -434,9 +436,14 @@ def read_header(path: Path) -> Header:
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of samples, without an incomplete last line.
 
-    Raises UserError if a row lacks a field.
+    Raises UserError if a row lacks a field, or a number is out of range.
     """
     rows = read_rows(path, what := "a row of samples")
     next(rows, None)
     for number, row in enumerate(rows, 2):
-        yield check_fields(row, f"{path}, line {number}, is not {what}", ROW, needed=True)
+        wrong = f"{path}, line {number}, is not {what}"
+        check_fields(row, wrong, ROW, needed=True)
+        for name, least in LEAST.items():
+            if not least <= row[name] <= LARGEST:
+                raise UserError(f"{wrong}: its {name} is {str(row[name])[:60]!r}")
+        yield row
