@@ -405,10 +405,11 @@ class Trainer:
         updates = stage.epochs * math.ceil(len(batches.plan(0)) / stage.accumulation)
         learner = Learner(self.model, stage.objective)
         optimizer = self.accelerator.prepare(make_optimizer(learner, stage))
+        self.unscored = point
         if tensors is not None:
+            self.latest = tensors, point
             restore_training(tensors, self.model, optimizer, self.rng)
         else:
-            self.unscored = point
             self.save(point, optimizer)  # the stage's own weights will replace what it begins with
         running = Running(name, stage, batches, updates, learner, optimizer)
         with Progress(name, updates, quiet=self.quiet) as progress:
