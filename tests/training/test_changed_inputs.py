@@ -83,6 +83,17 @@ def test_other_weights_of_the_start_are_named(here, monkeypatch, capsys):
     assert accepted("second") == ["warm_start model.safetensors"]
 
 
+def test_other_weights_of_a_teacher_are_named(here, capsys):
+    teach = "--objective distillation --finetune.objective.teacher run --finetune.epochs 1".split()
+    words = [*TAGS, *SHORT, *teach, "--out", "second"]
+    assert main(words) == 0
+    assert main([*words[:-1], "run", "--overwrite"]) == 2
+    assert "run is an input of this command" in capsys.readouterr().err
+    change_weights("run/model.safetensors")
+    name = "finetune.objective model.safetensors (run/model.safetensors)"
+    assert name in refused([*words, "--resume"], capsys)
+
+
 def interrupted(*_, **__):
     raise KeyboardInterrupt
 

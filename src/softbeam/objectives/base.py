@@ -49,6 +49,11 @@ class Objective(ABC):
         """
         return
 
+    @property
+    def run_folders(self) -> "tuple[Path, ...]":
+        """The folders of the runs that the settings name."""
+        return ()
+
     def loaded(self, load: "Callable[[Path], nn.Module]") -> "Objective":
         """Return the objective with the models of the run folders that its settings name.
 

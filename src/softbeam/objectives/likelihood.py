@@ -95,6 +95,10 @@ class Distillation(Objective):
         check_range("temperature", self.temperature, **TEMPERATURES)
         check_range("cross_entropy", self.cross_entropy, least=0)
 
+    @property
+    def run_folders(self) -> "tuple[Path, ...]":
+        return (self.teacher,)
+
     def loaded(self, load: "Callable[[Path], nn.Module]") -> "Distillation":
         """Return the objective with its teacher, without dropout or gradient."""
         ready = replace(self)

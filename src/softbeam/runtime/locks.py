@@ -88,10 +88,12 @@ def is_same_file(file: TextIO, path: Path) -> bool:
 
 def write_holder(file: TextIO) -> None:
     """Write who holds the lock into its file."""
+    name = Path(sys.argv[0]).name
+    program = "softbeam" if name == "__main__.py" else name  # python -m softbeam
     facts = {
         "pid": os.getpid(),
         "host": platform.node(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200],
+        "command": " ".join([program, *sys.argv[1:]])[:200],
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
     with suppress(OSError):  # on a full disk the lock holds all the same

@@ -15,9 +15,8 @@ from softbeam.runtime.files import write_text
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training import many
 from softbeam.training.config import CONFIG, RunConfig, check, from_yaml, modules_of
-from softbeam.training.loop import starts_of
 from softbeam.training.recipes import RECIPES
-from softbeam.training.runs import Run, load_run, run_folder
+from softbeam.training.runs import Run, load_run, run_folder, runs_read
 
 
 def train(
@@ -73,7 +72,7 @@ def train(
     with ExitStack() as stack:
         folder = out
         if examples is not None:
-            opened = run_folder(out, starts_of(config), resume=resume, overwrite=overwrite)
+            opened = run_folder(out, runs_read(config).values(), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(opened)
             config = with_examples(config, folder, examples, dev)
         check(config)

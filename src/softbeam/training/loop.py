@@ -70,6 +70,7 @@ from softbeam.training.runs import (
     own_files,
     read_summary,
     run_folder,
+    runs_read,
     save_weights,
     write_start,
 )
@@ -125,12 +126,7 @@ def train(
 
 def paths_read(config: RunConfig) -> list[Path]:
     """The files and folders that a run reads and that cannot be its output."""
-    return [*starts_of(config), *config.data.load().paths.values()]
-
-
-def starts_of(config: RunConfig) -> list[Path]:
-    """The folder of the run that a run starts from, if there is one."""
-    return [Path(config.warm_start)] if config.warm_start else []
+    return [*runs_read(config).values(), *config.data.load().paths.values()]
 
 
 def train_once(
@@ -413,10 +409,11 @@ class Trainer:
         updates = stage.epochs * math.ceil(len(batches.plan(0)) / stage.accumulation)
         learner = Learner(self.model, stage.objective)
         optimizer = self.accelerator.prepare(make_optimizer(learner, stage))
+        self.unscored = point
         if tensors is not None:
+            self.latest = tensors, point
             restore_training(tensors, self.model, optimizer, self.rng)
         else:
-            self.unscored = point
             self.save(point, optimizer)  # the stage's own weights will replace what it begins with
         running = Running(name, stage, batches, updates, learner, optimizer)
         with Progress(name, updates, quiet=self.quiet) as progress:

@@ -192,10 +192,24 @@ def content_of(folder: Path) -> str | None:
 
 
 def files_read(config: RunConfig, corpus: Corpus) -> dict[str, Path]:
-    """What a run depends on, by what it is for: data, and the run that it starts from."""
-    start = Path(config.warm_start) if config.warm_start else None
-    names = own_files(start) if start else {}
-    return corpus.paths | {f"warm_start {name}": path for name, path in names.items()}
+    """What a run depends on, by what it is for: data, and other runs."""
+    return corpus.paths | {
+        f"{role} {name}": path
+        for role, folder in runs_read(config).items()
+        for name, path in own_files(folder).items()
+    }
+
+
+def runs_read(config: RunConfig) -> dict[str, Path]:
+    """The folders of other runs that a run depends on, by what they are for."""
+    start = {"warm_start": Path(config.warm_start)} if config.warm_start else {}
+    teachers = {
+        f"{name}.objective": folder
+        for name, stage in config.stages
+        if stage.objective is not None
+        for folder in stage.objective.run_folders
+    }
+    return start | teachers
 
 
 def own_files(out: Path) -> dict[str, Path]:
