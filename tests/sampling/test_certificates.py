@@ -17,7 +17,6 @@ from softbeam.sampling.certificates import (
 from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy
 from softbeam.sampling.kernels import (
     degenerate_gibbs,
-    delayed_acceptance,
     exact_gibbs,
     metropolis_hastings,
 )
@@ -52,7 +51,6 @@ GOOD = {
     "mixture": (metropolis_hastings(LOCAL, conditionals(nucleus=0.5, epsilon=0.5)), 1),
     "uniform": (metropolis_hastings(LOCAL, UniformProposals(MLM.allowed)), 1),
     "gibbs": (exact_gibbs(LOCAL, allowed=MLM.allowed), 1),
-    "delayed": (delayed_acceptance(RAW, LOCAL, conditionals(temperature=1.5)), 2),
 }
 
 

@@ -14,7 +14,6 @@ from softbeam.sampling.certificates import target, transitions
 from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered
 from softbeam.sampling.kernels import (
     degenerate_gibbs,
-    delayed_acceptance,
     exact_gibbs,
     ladder,
     log_acceptance,
@@ -225,7 +224,6 @@ def test_temperatures_are_above_zero(temperature):
     for build in (
         lambda: metropolis_hastings(energy, propose, temperature=temperature),
         lambda: exact_gibbs(energy, allowed=MLM.allowed, temperature=temperature),
-        lambda: delayed_acceptance(energy, energy, propose, temperature=temperature),
     ):
         with pytest.raises(ValueError, match="temperature="):
             build()
@@ -243,13 +241,10 @@ def every_kernel(mlm, energy, **options):
         "mh": metropolis_hastings(energy, propose),
         "degenerate": degenerate_gibbs(propose, energy),
         "gibbs": exact_gibbs(energy, allowed=mlm.allowed),
-        "delayed": delayed_acceptance(
-            LocalEnergy(mlm, restricted=True, **options), energy, propose
-        ),
     }
 
 
-@pytest.mark.parametrize("name", ["mh", "degenerate", "gibbs", "delayed"])
+@pytest.mark.parametrize("name", ["mh", "degenerate", "gibbs"])
 def test_conformance(name):
     """Same seed, same step; arguments stay; no graph is kept; an idle chain does not move."""
     mlm = Net(seed=1)
@@ -267,7 +262,7 @@ def test_conformance(name):
     assert first[1].repeated[4:].all()
 
 
-@pytest.mark.parametrize("name", ["mh", "degenerate", "gibbs", "delayed"])
+@pytest.mark.parametrize("name", ["mh", "degenerate", "gibbs"])
 def test_chains_keep_their_sources(name):
     """Many chains of many sources at once: each moves as its own source says."""
     mlm, owner = TinyMLM(sources=2, seed=2), torch.tensor([0, 1] * 3)
@@ -327,71 +322,6 @@ def test_exact_gibbs_takes_one_position_and_what_is_allowed():
     kernel = exact_gibbs(energy, allowed=table)
     state, _ = kernel.step(kernel.init(STATES), torch.tensor(SITES[0]).expand(9, 2), generator())
     assert (state.tokens[:, 0] == 4).all() and torch.equal(state.tokens[:, 1], STATES[:, 1])
-
-
-# Delayed acceptance
-
-
-@pytest.mark.parametrize("masked", [SITES[1], SETS[2]])
-@pytest.mark.parametrize(
-    "cheap",
-    [LocalEnergy(MLM, restricted=True), lambda t: t.sum(-1) / 3.0],
-    ids=["near", "far"],
-)
-def test_delayed_acceptance_equals_plain_loops(cheap, masked):
-    energy = RawEnergy(MLM)
-    c, e = each(cheap), each(energy)
-
-    def accept(y, new, forward, reverse):
-        first = math.exp(c[y] - c[new]) * reverse / forward
-        second = math.exp((e[y] - e[new]) - (c[y] - c[new]))
-        return min(1.0, first) * min(1.0, second)
-
-    P = found(delayed_acceptance(cheap, energy, MaskedConditionals(MLM)), masked)
-    torch.testing.assert_close(P, plain_matrix(masked, accept), rtol=0, atol=1e-10)
-    assert_reversible(P, energy)
-
-
-def test_delayed_acceptance_computes_only_what_the_first_stage_accepts():
-    class Watched:
-        rows = 0
-
-        def __call__(self, tokens):
-            Watched.rows += len(tokens)
-            return energy_of_first(tokens)
-
-    texts = torch.tensor([[4, 4], [3, 4], [5, 4], [5, 3]])
-    kernel = delayed_acceptance(energy_of_first, Watched(), always([4, 4]))
-    state = kernel.init(texts)
-    Watched.rows = 0
-    state, info = kernel.step(state, torch.ones(4, 2).bool(), generator())
-    assert info.accepted.tolist() == [True, False, True, True]
-    assert Watched.rows == 2  # neither the repetition nor what the first stage refused
-    state, _ = kernel.step(state, torch.ones(4, 2).bool(), generator())
-    assert Watched.rows == 2
-
-
-def test_a_cheap_energy_equal_to_the_energy_gives_the_same_chain():
-    energy, propose = LocalEnergy(MLM), MaskedConditionals(MLM)
-    one, two = metropolis_hastings(energy, propose), delayed_acceptance(energy, energy, propose)
-    a, b, rng_a, rng_b = one.init(STATES), two.init(STATES), generator(1), generator(1)
-    for i in range(30):
-        positions = torch.tensor(SETS[i % 3]).expand(9, 2)
-        (a, _), (b, _) = one.step(a, positions, rng_a), two.step(b, positions, rng_b)
-        assert torch.equal(a.tokens, b.tokens)
-
-
-def test_a_cheap_energy_may_be_infinite():
-    """What it excludes is excluded both ways, and nothing is NaN."""
-    energy = LocalEnergy(MLM)
-
-    def cheap(tokens):
-        return torch.where(tokens[:, 0] == 3, INF, 0.0).double()
-
-    P = found(delayed_acceptance(cheap, energy, MaskedConditionals(MLM)), [True, True])
-    barred = STATES[:, 0] == 3
-    assert (P[barred][:, ~barred] == 0).all() and (P[~barred][:, barred] == 0).all()
-    assert_reversible(P, energy)
 
 
 # Replica exchange

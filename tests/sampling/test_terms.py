@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from softbeam.sampling.certificates import certify
-from softbeam.sampling.energies import LocalEnergy, StridedEnergy, WeightedSum
-from softbeam.sampling.kernels import delayed_acceptance, metropolis_hastings
+from softbeam.sampling.energies import LocalEnergy, WeightedSum
+from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
 from softbeam.sampling.tiny import TinyMLM, every_text
@@ -37,49 +37,14 @@ def test_phrases_are_counted_where_they_stand(phrases):
     assert isinstance(PhraseCount(phrases), Energy)
 
 
-@pytest.mark.parametrize("rows", [1, 256])
-def test_strided_energy_masks_far_positions_together(rows):
-    mlm = TinyMLM(words=3, seed=2)
-    found = StridedEnergy(mlm, stride=2, rows=rows)(TEXTS)
-    for row, energy in zip(TEXTS, found, strict=True):
-        expected = 0.0
-        for turn in range(2):
-            masked = (torch.arange(5) % 2 == turn) & (row >= 3)
-            if masked.any():
-                cells = mlm.logits(row[None], masked[None], torch.zeros(1, dtype=torch.long))
-                log_p = cells.log_softmax(-1)
-                expected -= float(log_p.gather(-1, row[masked][:, None]).sum())
-        assert float(energy) == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_stride_as_long_as_the_text_is_the_local_energy():
-    mlm = TinyMLM(words=3, seed=2)
-    torch.testing.assert_close(StridedEnergy(mlm, stride=5)(TEXTS), LocalEnergy(mlm)(TEXTS))
-    assert StridedEnergy(mlm)(torch.zeros(2, 3, dtype=torch.long)).tolist() == [0, 0]
-    with pytest.raises(ValueError, match="stride=0"):
-        StridedEnergy(mlm, stride=0)
-
-
-def test_sources_of_a_strided_energy_belong_to_chains():
-    mlm = TinyMLM(words=3, sources=3, seed=2)
-    energy = StridedEnergy(mlm, stride=2, owner=torch.tensor([2, 0, 1]))
-    some = torch.tensor([2, 0])
-    torch.testing.assert_close(energy.chosen(some)(TEXTS[some]), energy(TEXTS)[some])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["metropolis-hastings", "delayed"])
-def test_composed_targets_are_sampled_exactly(kernel):
+def test_composed_targets_are_sampled_exactly():
     """The whole transition matrix, for a target that is near to a text and likes a phrase."""
     mlm = TinyMLM(words=3)
     terms = [(0.7, near_middle), (-0.5, PhraseCount([[3, 4]]))]
     energy = WeightedSum([(1.0, LocalEnergy(mlm)), *terms])
-    propose = MaskedConditionals(mlm)
-    made = metropolis_hastings(energy, propose)
-    if kernel == "delayed":
-        cheap = WeightedSum([(1.0, StridedEnergy(mlm, stride=2)), *terms])
-        made = delayed_acceptance(cheap, energy, propose)
-    found = certify(made, energy, every_text(mlm, time=2))
+    kernel = metropolis_hastings(energy, MaskedConditionals(mlm))
+    found = certify(kernel, energy, every_text(mlm, time=2))
     assert all(one.holds for one in found), found
 
 

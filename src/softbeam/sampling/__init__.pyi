@@ -23,7 +23,6 @@ from .energies import (
     Constrained as Constrained,
     LocalEnergy as LocalEnergy,
     RawEnergy as RawEnergy,
-    StridedEnergy as StridedEnergy,
     Tempered as Tempered,
     WeightedSum as WeightedSum,
 )
@@ -31,7 +30,6 @@ from .fast import fast_metropolis_hastings as fast_metropolis_hastings
 from .importance import log_partition as log_partition
 from .kernels import (
     degenerate_gibbs as degenerate_gibbs,
-    delayed_acceptance as delayed_acceptance,
     exact_gibbs as exact_gibbs,
     metropolis_hastings as metropolis_hastings,
     replica_exchange as replica_exchange,

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from softbeam.errors import UserError
 from softbeam.sampling.certificates import Certificate, certify
-from softbeam.sampling.energies import LocalEnergy, RawEnergy, Tempered
+from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import (
     degenerate_gibbs,
-    delayed_acceptance,
     exact_gibbs,
     metropolis_hastings,
 )
@@ -59,13 +58,6 @@ KERNELS = {
     ),
     "exact-gibbs": Named(
         lambda mlm, energy: exact_gibbs(energy, allowed=mlm.allowed), 1, "true conditionals"
-    ),
-    "delayed-acceptance": Named(
-        lambda mlm, energy: delayed_acceptance(
-            Tempered(RawEnergy(mlm), 2.0), energy, MaskedConditionals(mlm)
-        ),
-        1,
-        "a cheap energy first",
     ),
     "fast": Named(
         lambda mlm, energy: fast_metropolis_hastings(energy, MaskedConditionals(mlm)),

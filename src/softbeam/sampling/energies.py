@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from softbeam.sampling.masking import ROWS, packed_logits, site_logits
+from softbeam.sampling.masking import ROWS, site_logits
 from softbeam.tensors import may_stand
 from softbeam.types import BoundEnergy, Energy, MaskedLM
 
@@ -89,50 +89,6 @@ class LocalEnergy(SiteEnergy):
         if self.restricted:
             logits = logits.masked_fill(~self.mlm.allowed, float("-inf"))
         return local_score(logits, target)
-
-
-@dataclass(frozen=True, eq=False)
-class StridedEnergy(SiteEnergy):
-    """An approximation of `LocalEnergy` that masks every `stride`-th token together.
-
-    A text costs `stride` rows. It is meant for the first stage of delayed acceptance. With a stride
-    as long as the text it equals `LocalEnergy`.
-
-    Args:
-        stride: rows of each text, and distance between positions masked together.
-    """
-
-    stride: int = 4
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise ValueError(f"stride={self.stride} must be at least 1")
-
-    def score(
-        self, logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
-    ) -> Float[Tensor, " cells"]:
-        """The log-probabilities of the targets."""
-        return local_score(logits, target)
-
-    def scores(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, "chain time"]:
-        """Score each token; positions that do not count have the score 0."""
-        counted = counted_sites(self.mlm, tokens, self.counted)
-        turn = torch.arange(tokens.shape[1], device=tokens.device) % self.stride
-        rows = torch.arange(self.stride, device=tokens.device)[:, None]
-        masked = (counted[:, None] & (turn == rows)).flatten(0, 1)
-        some = masked.any(-1)  # a short text has fewer rows
-        if not bool(some.any()):
-            return torch.zeros(tokens.shape, device=tokens.device)
-        texts = tokens.repeat_interleave(self.stride, 0)
-        owner = None if self.owner is None else self.owner.repeat_interleave(self.stride)[some]
-        packs = packed_logits(self.mlm, texts[some], masked[some], owner, limit=self.rows)
-        targets, scores = texts[masked], []
-        for logits in packs:
-            now, targets = targets[: len(logits)], targets[len(logits) :]
-            scores.append(self.score(logits, now))
-        values = torch.cat(scores)
-        cells = values.new_zeros(masked.shape).masked_scatter(masked, values)
-        return cells.unflatten(0, (len(tokens), self.stride)).sum(1)
 
 
 def site_scores(

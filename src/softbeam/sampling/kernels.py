@@ -120,44 +120,6 @@ def exact_gibbs(energy: Energy, *, allowed: Allowed, temperature: Temperature = 
     return Kernel(starting_with(energy), step)
 
 
-def delayed_acceptance(
-    cheap: Energy, energy: Energy, propose: Propose, *, temperature: Temperature = 1.0
-) -> Kernel:
-    """Make a Metropolis-Hastings kernel that computes `energy` only if `cheap` would accept.
-
-    The second stage corrects the first (Christen and Fox 2005), so that exp(-E / temperature) is
-    invariant for any cheap energy; with a bad one more proposals are refused. Both stages use the
-    same uniform number. Where the first stage refuses, `log_accept` is that of the first stage.
-    """
-    check_temperature(temperature)
-
-    @torch.no_grad()
-    def step(state: ChainState, positions: Tensor, rng: Generator) -> tuple[ChainState, StepInfo]:
-        new = propose(state.tokens, positions, rng)
-        repeated = (new.tokens == state.tokens).all(-1)
-        c, c_new = (checked(cheap(text)) / temperature for text in (state.tokens, new.tokens))
-        first = log_acceptance(c, c_new, new.log_q_forward, new.log_q_reverse)
-        log_u = log_uniform(first, rng)
-
-        promoted = ((log_u < first) & ~repeated).nonzero()[:, 0]
-        e = energy_of(energy, new.tokens[promoted], promoted, like=state.energy)
-        new_energy = state.energy.index_copy(0, promoted, e)
-        # The first stage proposes reversibly for exp(-c): q(y; y') / q(y'; y) = exp(-c) / exp(-c').
-        second = log_acceptance(state.energy / temperature, new_energy / temperature, -c_new, -c)
-        log_a = first.index_copy(0, promoted, (first + second)[promoted])
-        log_a = log_a.masked_fill(repeated, 0.0)
-        accepted = log_u < log_a
-        return (
-            ChainState(
-                torch.where(accepted[:, None], new.tokens, state.tokens),
-                torch.where(accepted, new_energy, state.energy),
-            ),
-            StepInfo(log_a, accepted, accepted & ~repeated, repeated, cannot_return(new)),
-        )
-
-    return Kernel(starting_with(energy), step)
-
-
 def replica_exchange(
     energy: Energy, *, temperatures: Float[Tensor, " rungs"], first: int = 0
 ) -> Kernel:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class Killed(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["mh", "gibbs", "delayed", "exact-gibbs"])
+@pytest.mark.parametrize("kernel", ["mh", "gibbs", "exact-gibbs"])
 @pytest.mark.parametrize("every", [0.0, 1e9])
 def test_after_a_kill_the_same_bytes_go_on(mlm, tmp_path, monkeypatch, kernel, every):
     """Killed again and again in both groups, each time with half a line at the end."""
@@ -183,7 +184,9 @@ def test_what_is_stuck_and_what_disagrees_is_said(mlm, tmp_path):
     write(mlm, header_of(config), config, out, quiet=True)
     shown = as_text(finish(out, header_of(config), seconds=1.0))
     assert "stuck" in shown.splitlines()[0] and "--epsilon 0.05 solves" in shown
-    assert "R-hat above 1.05" in shown
+    assert re.search(
+        r"R-hat above 1\.\d\d \(text 0.*; of (energy|token \d+ at position \d+)\)", shown
+    )
 
 
 # The command

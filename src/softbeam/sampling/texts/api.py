@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from softbeam.runtime import ranks
 from softbeam.sampling.chains import Trace, side_by_side, trace
-from softbeam.sampling.diagnostics import Mixing, mixing
+from softbeam.sampling.diagnostics import TextMixing, text_mixing
 from softbeam.sampling.texts.infill import Filling, Method, fill_texts
 from softbeam.sampling.texts.sampler import generator, samplers
 from softbeam.sampling.texts.score import Scored, score_texts
@@ -25,10 +25,11 @@ class Samples(NamedTuple):
     texts: list[list[str]]  #: samples of each prompt after the burn-in, sweep by sweep
     energy: Float[Tensor, "prompt sweep chain"]  #: energies of `texts`
     trace: Trace  #: all sweeps; column `prompt * chains + chain` is a chain of a prompt
+    tokens: list[Int[Tensor, "sweep chain time"]]  #: tokens of `texts` for each prompt
 
-    def summary(self) -> list[Mixing]:
-        """Compute mean energy, R-hat and effective sample size for each prompt."""
-        return [mixing({"energy": energy})["energy"] for energy in self.energy]
+    def summary(self) -> list[TextMixing]:
+        """Compute mean energy, worst R-hat and effective sample size for each prompt."""
+        return [text_mixing(*both) for both in zip(self.energy, self.tokens, strict=True)]
 
 
 def sample(
@@ -53,16 +54,17 @@ def sample(
     settings = overridden(settings, overrides)
     prompts = [texts] if isinstance(texts, str) else list(texts)
     samples: list[list[str]] = []
-    traces = []
+    tokens, traces = [], []
     for number, group in enumerate(samplers(mlm, prompts, settings)):
         records = list(group.run(generator(settings, number)))
         traces.append(trace(records))
         kept = torch.stack([r.state.tokens for r in records if r.phase == "sample"])
         for rows in kept.unflatten(1, (-1, settings.chains)).transpose(0, 1):
+            tokens.append(rows)
             samples.append(mlm.decode(rows.flatten(0, 1)))
     every = side_by_side(traces)
     energy = every.samples().energy.unflatten(1, (len(prompts), settings.chains))
-    return Samples(samples, energy.transpose(0, 1), every)
+    return Samples(samples, energy.transpose(0, 1), every, tokens)
 
 
 def score(

@@ -415,7 +415,7 @@ HEADER: Types = {"settings": dict, "texts": list, "mlm": str}
 NUMBER = (int, float)
 COUNTED = ("proposals", "accepted", "repeated", "novel", "stuck")
 ROW: Types = {
-    **{"index": int, "chain": int, "phase": str, "text": str},
+    **{"index": int, "chain": int, "phase": str, "text": str, "tokens": list},
     **{"temperature": NUMBER, "energy": NUMBER},
     **dict.fromkeys(COUNTED, NUMBER),
 }

@@ -26,9 +26,9 @@ from softbeam.sampling.chains import (
     fill_randomly,
     run_chains,
 )
-from softbeam.sampling.energies import LocalEnergy, RawEnergy, StridedEnergy, WeightedSum
+from softbeam.sampling.energies import LocalEnergy, RawEnergy, WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
-from softbeam.sampling.kernels import degenerate_gibbs, delayed_acceptance, exact_gibbs
+from softbeam.sampling.kernels import degenerate_gibbs, exact_gibbs
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
 from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
 from softbeam.sampling.texts.settings import SamplingConfig
@@ -72,7 +72,6 @@ class Ingredients(NamedTuple):
     free: Bool[Tensor, "chain time"]
     allowed: Bool[Tensor, " vocab"]
     energy: Energy  # of the target
-    cheap: Energy  # an approximation of `energy`, for delayed acceptance
     propose: Propose
     conditionals: MaskedConditionals  # of the model, at temperature 1
 
@@ -83,7 +82,6 @@ KERNELS: dict[str, Callable[[Ingredients, float], Kernel]] = {
     "mh": lambda of, t: fast_metropolis_hastings(of.energy, of.propose, temperature=t),
     "gibbs": lambda of, t: degenerate_gibbs(of.propose, of.energy),
     "exact-gibbs": lambda of, t: exact_gibbs(of.energy, allowed=of.allowed, temperature=t),
-    "delayed": lambda of, t: delayed_acceptance(of.cheap, of.energy, of.propose, temperature=t),
 }
 STARTS: dict[str, Callable[[Ingredients, Generator], Tensor]] = {
     "in-turn": lambda of, rng: fill_in_turn(of.conditionals, of.tokens, of.free, rng),
@@ -108,7 +106,6 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
         free,
         allowed,
         energy=WeightedSum([(1.0, ENERGIES[config.energy](mlm, rows=config.rows)), *terms]),
-        cheap=WeightedSum([(1.0, StridedEnergy(mlm, rows=config.rows)), *terms]),
         propose=proposals(mlm, allowed, config),
         conditionals=MaskedConditionals(mlm, allowed=allowed, rows=config.rows),
     )

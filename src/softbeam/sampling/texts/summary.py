@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from softbeam._lazy import lazy
@@ -17,7 +18,7 @@ from softbeam.errors import UserError
 from softbeam.runtime.files import Types, read_object, write_atomic, write_text
 from softbeam.runtime.text_tables import aligned
 from softbeam.sampling.chains import Trace
-from softbeam.sampling.diagnostics import mixing, unique_ratio
+from softbeam.sampling.diagnostics import HIGH, mixing, text_mixing, unique_ratio
 from softbeam.sampling.texts.files import (
     Header,
     checkpoint_of,
@@ -37,7 +38,6 @@ else:
 RATES = {"accept": "accept", "repeated": "self", "novel": "novel", "stuck": "stuck"}
 SUMMARY: Types = {"header": dict, "samples": str, "seconds": (int, float), "texts": list}
 MOST_TEXTS = 6  # in one plot
-HIGH = 1.05  # R-hat above which chains disagree
 
 Row = Mapping[str, Any]
 
@@ -49,6 +49,7 @@ class TextChains:
     index: int
     trace: Trace
     texts: Sequence[Sequence[str]]  # sweep, chain
+    tokens: Int[Tensor, "sweep chain time"]
 
 
 def chains_by_text(rows: Iterable[Row]) -> list[TextChains]:
@@ -78,7 +79,11 @@ def text_chains(index: int, rows: Sequence[Row]) -> TextChains:
         table("energy"),
         *(table(name) / proposals for name in ("accepted", "repeated", "novel", "stuck")),
     )
-    return TextChains(index, trace, [texts[i : i + chains] for i in range(0, len(texts), chains)])
+    if len({len(row["tokens"]) for row in rows}) > 1:
+        raise UserError(f"the rows of text {index} have different numbers of tokens")
+    tokens = torch.tensor([row["tokens"] for row in rows]).unflatten(0, (-1, chains))
+    by_sweep = [texts[i : i + chains] for i in range(0, len(texts), chains)]
+    return TextChains(index, trace, by_sweep, tokens)
 
 
 def summary(
@@ -100,15 +105,13 @@ def summary(
         name: torch.tensor([float(f(text)) for text in texts]).view_as(samples.energy)
         for name, f in features.items()
     }
-    mixed = mixing({"energy": samples.energy, **values}, seconds=seconds)
-    energy = mixed.pop("energy")
+    mixed = mixing(values, seconds=seconds)
+    own = text_mixing(samples.energy, chains.tokens[chains.trace.kept], seconds=seconds)
     return {
         "index": chains.index,
         **{short: float(getattr(samples, name).mean()) for name, short in RATES.items()},
-        "energy": energy.mean,
-        "rhat": energy.rhat,
-        "ess": energy.ess,
-        "ess_per_s": energy.ess_per_s,
+        "energy": own.mean,
+        **{name: value for name, value in own._asdict().items() if name != "mean"},
         "unique": unique_ratio(texts),
         "samples": len(texts),
         "lowest_energy": float(samples.energy.min()),
@@ -144,11 +147,16 @@ def as_table(rows: Sequence[Row]) -> str:
 
 def advice(rows: Sequence[Row]) -> list[str]:
     """Say which texts have chains that disagree, and what to do."""
-    high = [row["index"] for row in rows if row["rhat"] is not None and row["rhat"] > HIGH]
+    high = [row for row in rows if (row["rhat"] or 0) > row.get("limit", HIGH)]
     if not high:
         return []
-    which = ", ".join(map(str, high[:10])) + (" …" if len(high) > 10 else "")
-    return [f"R-hat above {HIGH} (text {which}): chains disagree; more --sweeps and --burn-in help"]
+    which = ", ".join(str(row["index"]) for row in high[:10]) + (" …" if len(high) > 10 else "")
+    first = high[0].get("worst", "energy")
+    limit = min(row.get("limit", HIGH) for row in high)
+    return [
+        f"R-hat above {limit:.2f} (text {which}; of {first}): chains disagree; more --sweeps and "
+        "--burn-in help"
+    ]
 
 
 # The whole file
