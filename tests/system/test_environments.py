@@ -210,6 +210,9 @@ def test_text_comes_out_in_a_locale_of_ascii(words):
 SPLITTING = ("split", "rsplit", "partition", "rpartition", "startswith", "endswith", "replace")
 
 
+NOT_IN_PATHLIB = {"lexists", "samestat", "realpath"}  # Path.resolve fails where links form a loop
+
+
 def of_one_system(code: str) -> list[str]:
     """Calls that take paths apart by a separator, or read text in the locale's encoding."""
     found = []
@@ -222,7 +225,8 @@ def of_one_system(code: str) -> list[str]:
         by_hand = name.rpartition(".")[2] in SPLITTING and {"/", "\\"} & {*map(str, texts)}
         reads = name == "open" or name.endswith((".read_text", ".open"))
         known = any("b" in str(text) for text in texts) or options & {"encoding", "fileobj"}
-        if by_hand or name.startswith("os.path.") or (reads and not known):
+        asks = name.startswith("os.path.") and name.rpartition(".")[2] not in NOT_IN_PATHLIB
+        if by_hand or asks or (reads and not known):
             found.append(ast.unparse(node))
     return found
 

@@ -280,7 +280,7 @@ def _lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
 def _opened(name: str, stdin: bool) -> Iterator[BinaryIO]:
     with open_input(Path(name), hint="; - is standard input" if stdin else "") as file:
         if name.endswith(".gz"):
-            with gzip.open(file) as unpacked:
+            with gzip.open(file, "rb") as unpacked:
                 yield unpacked  # type: ignore[misc]
         else:
             yield file

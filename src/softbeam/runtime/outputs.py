@@ -56,7 +56,7 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     existing = [path for path in outputs if path.exists()]
     for path in inputs if existing else ():
         for out in existing:
-            if path.exists() and os.path.samefile(out, path):
+            if path.exists() and out.samefile(path):
                 raise UserError(f"{out} is an input of this command; give another output")
 
 
