@@ -39,7 +39,7 @@ def owned_files(
     with ExitStack() as stack:
         for path in paths:
             if path.is_dir():
-                raise UserError(f"{path} cannot be written: it is a folder; name a file")
+                raise UserError(f"{path} cannot be written: it is not the name of a file")
             stack.enter_context(existing_folder(path.parent, of=path))
             stack.enter_context(locks.owned(path))
         refuse_inputs(paths, inputs)
@@ -176,7 +176,7 @@ def existing_folder(path: Path, *, of: Path | None = None) -> Iterator[None]:
     missing = [p for p in (path, *path.parents) if not p.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
+    except FileExistsError:
         raise UserError(f"{of or path} cannot be written: {path} is not a folder") from None
     except OSError as error:
         raise cannot_write(of or path, error) from error
