@@ -10,7 +10,6 @@ from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
-from softbeam.runtime import inputs
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.training.config import RunConfig, Stage, modules_of, to_json
@@ -68,7 +67,6 @@ def compare(
                 config = replace(config, warm_start=str(out / f"{start.name}-{seed}"))
             rounds[1][f"{trial.name}-{seed}"] = config
     with allowing(modules_of(*(trial.config for trial in trials))), grid_folder(out):
-        inputs.record(out, {})
         for configs in rounds:
             train_all(
                 configs,

@@ -32,7 +32,6 @@ from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.charts import require_charts
 from softbeam.reports.page import ResultTable, write_report
 from softbeam.reports.tables import titled_rows
-from softbeam.runtime import inputs
 from softbeam.runtime.grid import grid_folder
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run_chains
@@ -109,7 +108,6 @@ def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
     short = short_words()
     test = LetterSounds(words=size.words).load().split("test")
     with grid_folder(out):
-        inputs.record(out, {})
         decoded = decode_all(out, size, test, quiet)
         rows = {
             "accuracy": [accuracy(name, outputs) for name, outputs in decoded.items()],

@@ -8,7 +8,6 @@ from statistics import mean, stdev
 from typing import Any
 
 from softbeam.errors import LARGEST_SEED, UserError, check_range
-from softbeam.runtime import inputs
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.runtime.text_tables import aligned
@@ -41,7 +40,6 @@ def sweep(
         for seed in seeds
     }
     with grid_folder(out):
-        inputs.record(out, {})
         done = train_all(
             runs,
             out,

@@ -12,7 +12,6 @@ from softbeam.errors import UserError, check_range, need
 from softbeam.experiments.order import Order
 from softbeam.reports.records import read_record, rounded, write_record
 from softbeam.reports.verdicts import verdict_counts
-from softbeam.runtime import inputs
 from softbeam.runtime.environment import environment
 from softbeam.runtime.files import require_writable, write_text
 from softbeam.runtime.grid import ALONE, Workers, grid_folder
@@ -117,7 +116,6 @@ def prepare(
         accept_changed_inputs=accept_changed_inputs,
     )
     with grid_folder(out):
-        inputs.record(out, {})
         search_aware.finish(tables, order)
 
 
@@ -193,7 +191,6 @@ def reproduce(
         accept_changed_inputs=accept_changed_inputs,
     )
     with grid_folder(out, [run] if run else []):
-        inputs.record(out, {})
         results = family_of(what).make(what, order)
         head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}
         record: dict[str, Any] = rounded(head | results | {"environment": began})

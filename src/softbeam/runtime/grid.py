@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
 from softbeam.errors import UserError, check_range
-from softbeam.runtime import inputs, outputs, ranks
+from softbeam.runtime import inputs, locks, outputs, ranks
 from softbeam.runtime.allowed import allow, allowed_modules
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
 from softbeam.runtime.job_queue import PAUSE, Queue, Watch, asking, serve, take
@@ -64,13 +64,21 @@ ALONE = Workers()
 RESULT = re.compile(r"[0-9a-f]{16}\.json")
 
 
-def grid_folder(out: Path, read: Iterable[Path] = ()) -> AbstractContextManager[Path]:
+@contextmanager
+def grid_folder(out: Path, read: Iterable[Path] = ()) -> Iterator[None]:
     """Own the folder of a grid, which goes on with the results that are in it.
 
-    Raises UserError if another process has it, if softbeam did not write what is in it, or if it
+    The folder gets a record of inputs, and loses it after an error if there is nothing else. Raises
+    UserError if another process has the folder, if softbeam did not write what is in it, or if it
     is one of the folders that are read.
     """
-    return outputs.folder(out, describe=content_of, inputs=read, resume=True)
+    with outputs.folder(out, describe=content_of, inputs=read, resume=True):
+        inputs.record(out, {})
+        try:
+            yield
+        finally:
+            if {path.name for path in out.iterdir()} == {inputs.NAME, locks.NAME}:
+                (out / inputs.NAME).unlink()
 
 
 def content_of(folder: Path) -> str | None:

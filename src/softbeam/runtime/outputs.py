@@ -39,8 +39,8 @@ def owned_files(
     with ExitStack() as stack:
         for path in paths:
             if path.is_dir():
-                raise UserError(f"{path} is a folder; give the name of a file")
-            stack.enter_context(existing_folder(path.absolute().parent))
+                raise UserError(f"{path} cannot be written: it is not the name of a file")
+            stack.enter_context(existing_folder(path.parent, of=path))
             stack.enter_context(locks.owned(path))
         refuse_inputs(paths, inputs)
         for path in paths:
@@ -171,15 +171,15 @@ def replacement(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def existing_folder(path: Path) -> Iterator[None]:
-    """Make a folder if need be; folders that were made and are empty after the block go again."""
+def existing_folder(path: Path, *, of: Path | None = None) -> Iterator[None]:
+    """Make a folder, of a file, if need be; if it is empty after the block, it goes again."""
     missing = [p for p in (path, *path.parents) if not p.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{path} cannot be written: it is not a folder") from None
+    except FileExistsError:
+        raise UserError(f"{of or path} cannot be written: {path} is not a folder") from None
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(of or path, error) from error
     try:
         yield
     finally:

@@ -183,7 +183,8 @@ def run_folder(
 
 def content_of(folder: Path) -> str | None:
     """Say what training left in a folder; None if it holds anything else."""
-    if all((folder / name).is_file() for name in (CONFIG, *BEGINNING)):
+    present = [name for name in (*BEGINNING, inputs.NAME, CHECKPOINT) if (folder / name).is_file()]
+    if (folder / CONFIG).is_file() and len(present) >= 3:  # one may be lost
         finished = (folder / SUMMARY).is_file()
         return "a finished run" if finished else "a run that has not finished"
     names = [path.name for path in folder.iterdir()]
