@@ -166,7 +166,7 @@ def test_the_good_things_are_good(good, tmp_path, monkeypatch, capsys):
         "score --quiet --mlm mlm --text ACD",
         "models convert fairseq/checkpoint.pt --source-dict fairseq/de.txt "
         "--target-dict fairseq/en.txt --out made",
-        "report made run mt tables done.jsonl",
+        "report made run mt tables done.jsonl --out all.html",
         "report claims --results tables",
         *(shlex.join(CASES[f"{name}: nothing"].words) for name in ("resume", "samples")),
         shlex.join(CASES["sample summary: half"].words),
