@@ -131,6 +131,8 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
             f"with --preset paper, {what} samples from a published model: "
             "convert it to a run with softbeam models convert, and name that run with --run"
         )
+    if what in SAMPLED and run is not None:
+        samplers.kind_of(run)
     if what.startswith("figure"):
         need("matplotlib", "report")
     require_writable(out)

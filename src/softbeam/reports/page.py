@@ -24,6 +24,7 @@ from softbeam.reports.soft_beams import layout, pictures
 from softbeam.reports.tables import Pair, columns_of, pairs
 from softbeam.reports.verdicts import verdict_counts
 from softbeam.runtime.files import LARGEST_CONFIG, read_input, read_object, write_text
+from softbeam.schedules import LARGEST_ALPHA
 from softbeam.training.config import from_yaml
 from softbeam.training.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
 
@@ -143,7 +144,9 @@ def drawn_beams(
     beams = []
     for run in able[:most]:
         alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
-        check_range(f"{run['folder'] / METRICS}: the last alpha", alpha, above=0)
+        check_range(
+            f"{run['folder'] / METRICS}: the last alpha", alpha, above=0, most=LARGEST_ALPHA
+        )
         drawn = [
             picture._asdict() | {"drawn": layout(picture)}
             for picture in pictures(run["folder"], alpha=alpha, sentences=sentences)

@@ -37,10 +37,6 @@ def restore_training(
 
     Generators of processes that the saved training did not have stay as they are.
     """
-    begun, now = len(tensors.get("random.torch", ())), ranks.world()
-    if begun != now and ranks.first():
-        counts = f"the run was begun by {begun} processes and goes on with {now}"
-        print(f"note: {counts}; random numbers, and so weights, will differ", file=sys.stderr)
     own: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
     own |= {f"buffer.{name}": b for name, b in model.named_buffers()}
     for name in tensors:
@@ -52,6 +48,10 @@ def restore_training(
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     for name, restore in (("random.torch", torch.set_rng_state), ("random.own", rng.set_state)):
         set_random(tensors, name, restore)
+    begun, now = len(tensors["random.torch"]), ranks.world()
+    if begun != now and ranks.first():
+        counts = f"the run was begun by {begun} processes and goes on with {now}"
+        print(f"note: {counts}; random numbers, and so weights, will differ", file=sys.stderr)
 
 
 def optimizer_state(tensors: Mapping[str, Tensor], optimizer: Any) -> dict[int, dict[str, Tensor]]:
