@@ -87,7 +87,8 @@ def samples(path: Path) -> Path:
     for sweep, texts in enumerate((["ABCD", TITLE], ["AXYD", TITLE], ["AXYD", TITLE])):
         for chain, text in enumerate(texts):
             row = {"index": 0, "chain": chain, "sweep": sweep, "phase": "sample", "text": text}
-            lines.append(row | counts | {"energy": 3.0 + sweep + chain, "temperature": 1.0})
+            row |= counts | {"energy": 3.0 + sweep + chain, "temperature": 1.0, "tokens": [3, 4]}
+            lines.append(row)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 

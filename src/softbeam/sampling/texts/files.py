@@ -420,6 +420,7 @@ ROW: Types = {
     **dict.fromkeys(COUNTED, NUMBER),
 }
 LARGEST = 1e100  # of a number in a row: its square is finite
+MOST_TOKENS = 2**31  # of any vocabulary
 LEAST = dict.fromkeys(("index", "chain", "temperature", *COUNTED), 0.0) | {"energy": -LARGEST}
 
 
@@ -446,4 +447,7 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
         for name, least in LEAST.items():
             if not least <= row[name] <= LARGEST:
                 raise UserError(f"{wrong}: its {name} is {str(row[name])[:60]!r}")
+        numbers = [type(token) is int and 0 <= token < MOST_TOKENS for token in row["tokens"]]
+        if not numbers or not all(numbers):
+            raise UserError(f"{wrong}: its tokens are {str(row['tokens'])[:60]}")
         yield row
