@@ -18,8 +18,8 @@ from softbeam.experiments.samplers import (
 )
 from softbeam.experiments.samplers.models import masked, models
 from softbeam.experiments.search_aware import results as training_results, runs
-from softbeam.training import many
-from softbeam.training.config import RunConfig, to_json
+from softbeam.training import many, runs as trained
+from softbeam.training.config import RunConfig, to_json, to_yaml
 from support.small_data import SENTENCES, TAGS
 
 pytestmark = pytest.mark.slow
@@ -80,12 +80,17 @@ def remember_configurations(patch):
     """Read configurations that this process wrote from memory: a parser takes 0.2 s for each."""
     configs: dict[str, RunConfig] = {}
 
-    def remembered(config):
-        configs[text := to_json(config)] = config
-        return text
+    def remembering(write):
+        def written(config):
+            configs[text := write(config)] = config
+            return text
 
-    patch.setattr(many, "to_json", remembered)
+        return written
+
+    patch.setattr(many, "to_json", remembering(to_json))
     patch.setattr(many, "from_text", configs.__getitem__)
+    patch.setattr(trained, "to_yaml", remembering(to_yaml))
+    patch.setattr(trained, "from_yaml", lambda path: configs[path.read_text()])
 
 
 def write_data():
