@@ -30,7 +30,7 @@ from softbeam.reports.drawings import drawing
 from softbeam.reports.page import read_records
 from softbeam.reports.records import read_record
 from softbeam.reports.verdicts import claim_text, judged
-from softbeam.runtime import cells
+from softbeam.runtime import cells, inputs
 from softbeam.runtime.files import load_checkpoint
 from softbeam.sampling.texts.files import make_header, read_header, read_samples
 from softbeam.sampling.texts.settings import SamplingConfig
@@ -119,6 +119,7 @@ SAMPLES = lines(make_header("m", ["A"], SamplingConfig(), 1), SAMPLE)
 TRAINED = {"kind": "train", "stage": "pretrain", "epoch": 0, "update": 50, "loss": 2.5}
 SCORED = {"kind": "dev", "stage": "pretrain", "update": 5, "metric": "f1", "value": 6.0}
 SUMMARY = {"metrics": {"f1": 1.5}, "epoch": 0, "parameters": 12, "seconds": 3.5}
+INPUTS = {"identity": "x", "inputs": {}, "accepted": []}
 CHECKPOINT = save({"model.x": torch.ones(1)}, {"facts": '{"update": 3}'})
 
 TARGETS: dict[str, Target] = {
@@ -145,6 +146,11 @@ TARGETS: dict[str, Target] = {
         f"results/{cells.key(Cell(1))}.json",
         lambda path: cells.read_result(Cell(1), path.parents[1]),
         [as_json({"cell": "Cell", "number": 1, "seconds": 1.0, "result": {"a": 1}})],
+    ),
+    "inputs": Target(
+        inputs.NAME,
+        lambda path: inputs.check(path.parent, {"train": path}, accept=False),
+        [as_json(INPUTS | {"inputs": {"dev": {"path": "x", "sha256": "y"}}})],
     ),
     "sample-header": Target("s.jsonl", read_header, [SAMPLES]),
     "samples": Target("s.jsonl", shown_samples, [SAMPLES]),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.errors import UserError
-from softbeam.runtime.files import Types, read_object, write_text
+from softbeam.runtime.files import Types, check_fields, read_object, write_text
 
 NAME = "inputs.json"
 RECORD: Types = {"identity": str, "inputs": dict, "accepted": list}
@@ -54,9 +54,18 @@ def record(folder: Path, files: Files) -> None:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Read a folder's record; None for a folder of an older version, which has none."""
+    """Read a folder's record; None for a folder of an older version, which has none.
+
+    Raises UserError if the record is not complete.
+    """
     path = folder / NAME
-    return read_object(path, "a record of inputs", RECORD, needed=True) if path.exists() else None
+    if not path.exists():
+        return None
+    content = read_object(path, what := "a record of inputs", RECORD, needed=True)
+    for name, facts in content["inputs"].items():
+        wrong = f"{path} is not {what}: {name[:60]!r}"
+        check_fields(facts, wrong, {"path": str, "sha256": str}, needed=True)
+    return content
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:

@@ -405,7 +405,9 @@ def with_accepted(path: Path, before: Header, header: Header, *, accept: bool) -
     changed = inputs.changes(old, now)
     if changed and not accept:
         raise inputs.refusal(path, changed)
-    accepted = [*before.get("accepted", []), *([inputs.acceptance(changed)] if changed else [])]
+    earlier = before.get("accepted")
+    accepted = list(earlier) if isinstance(earlier, list) else []
+    accepted += [inputs.acceptance(changed)] if changed else []
     return header | ({"accepted": accepted} if accepted else {})
 
 
