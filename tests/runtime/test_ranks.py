@@ -55,6 +55,8 @@ def double():
 def pretend(monkeypatch, rank: int, world: int) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(world))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
 
 
 def test_one_process_sends_nothing():

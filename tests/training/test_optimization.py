@@ -211,11 +211,12 @@ def test_weights_that_are_not_finite_are_never_saved(config, tmp_path, monkeypat
     assert not [row for row in read_metrics(out) if row["kind"] == "dev"]
 
 
-def test_the_command_says_it_in_one_sentence(config, tmp_path, capsys):
+def test_the_command_says_it_in_one_sentence(config, tmp_path, poison, capsys):
     from softbeam.cli import main
 
+    poison({1}, loss=float("inf"))
     words = ["train", "tagging", "--data.train", config.data.train, "--out", str(tmp_path / "x")]
-    words += ["--pretrain.lr", "3e37", "--model.hidden", "8", "--quiet"]
+    words += ["--model.hidden", "8", "--quiet"]
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith("softbeam train: the ") and "became" in said

@@ -134,7 +134,7 @@ def _join() -> None:
 
 def _store(*, host: bool) -> "distributed.Store":
     """Connect to the table of numbers that torchrun, or else the first process, serves to all."""
-    address, port = os.environ.get("MASTER_ADDR", "localhost"), os.environ.get("MASTER_PORT", "")
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     store = distributed.TCPStore(
         address, int(port), is_master=host, wait_for_workers=False, timeout=START
     )
