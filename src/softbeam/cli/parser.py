@@ -100,14 +100,14 @@ def field_docs(settings: type) -> dict[str, str]:
     }
 
 
-def add_fields(made: Parser, settings: type, *, skip: Container[str] = ()) -> None:
+def add_fields(command: Parser, settings: type, *, skip: Container[str] = ()) -> None:
     """Add a flag for each field of a dataclass, `--burn-in` for `burn_in`, with its help."""
     for f in fields(settings):
         if f.name in skip:
             continue
         assert f.default is not MISSING
         flag, text = f"--{f.name.replace('_', '-')}", field_docs(settings)[f.name]
-        made.add_argument(flag, type=f.type, default=f.default, help=text)
+        command.add_argument(flag, type=f.type, default=f.default, help=text)
 
 
 def overwrite_argument(command: Any) -> None:

@@ -42,17 +42,19 @@ OWN = "the search that chose the run's weights if not given"
 
 def decode(words: list[str]) -> int:
     """Decode new inputs: softbeam decode RUN --input FILE [--search beam --beam 5]"""
-    made = parser(
+    command = parser(
         "decode", "Outputs of a run for new inputs, one on a line (- reads standard input)."
     )
-    search_arguments(made)
-    made.add_argument("--input", type=str, required=True, help="inputs, one on a line; - for stdin")
-    made.add_argument(
+    search_arguments(command)
+    command.add_argument(
+        "--input", type=str, required=True, help="inputs, one on a line; - for stdin"
+    )
+    command.add_argument(
         "--output", type=str, default="-", help="file; standard output if - or not given"
     )
-    overwrite_argument(made)
-    made.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
-    parsed, search = parse_search(made, words)
+    overwrite_argument(command)
+    command.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
+    parsed, search = parse_search(command, words)
     torch.set_num_threads(parsed.threads)
     with output_of(parsed, lambda: [Path(parsed.input)]) as write:
         run = runs.load_run(parsed.run)
@@ -81,17 +83,17 @@ def output_of(
 
 def evaluate(words: list[str]) -> int:
     """Score a run: softbeam evaluate RUN --split dev [--search beam --beam 3] [--json]"""
-    made = parser("evaluate", "Decode a split of a run's data and score it.")
-    search_arguments(made)
-    made.add_argument("--split", type=str, default="dev", help="train, dev or test")
-    made.add_argument("--json", action="store_true", help="figures as a last line of JSON")
-    made.add_argument("--output", type=str, default=None, help="also write the outputs here")
-    overwrite_argument(made)
-    made.add_argument("--against", type=str, default=None, help="another run: is it different?")
-    made.add_argument(
+    command = parser("evaluate", "Decode a split of a run's data and score it.")
+    search_arguments(command)
+    command.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    command.add_argument("--json", action="store_true", help="figures as a last line of JSON")
+    command.add_argument("--output", type=str, default=None, help="also write the outputs here")
+    overwrite_argument(command)
+    command.add_argument("--against", type=str, default=None, help="another run: is it different?")
+    command.add_argument(
         "--check-normalization", action="store_true", help="raw and normalized scores, and log Z"
     )
-    parsed, search = parse_search(made, words)
+    parsed, search = parse_search(command, words)
     if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
         raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
     torch.set_num_threads(parsed.threads)
@@ -125,25 +127,27 @@ def evaluate(words: list[str]) -> int:
 
 def analyze(words: list[str]) -> int:
     """Show where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
-    made = parser("analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths.")
-    made.add_argument("runs", type=str, nargs="+", help="folders of finished runs")
-    made.add_argument("--split", type=str, default="dev", help="train, dev or test")
-    made.add_argument("--beams", type=list[int], default=[1, 2, 3, 5, 10, 20], help="beam sizes")
-    made.add_argument(
+    command = parser(
+        "analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths."
+    )
+    command.add_argument("runs", type=str, nargs="+", help="folders of finished runs")
+    command.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    command.add_argument("--beams", type=list[int], default=[1, 2, 3, 5, 10, 20], help="beam sizes")
+    command.add_argument(
         "--normalize",
         type=bool | None,
         default=None,
         help="normalized scores; as each run's select",
     )
-    made.add_argument(
+    command.add_argument(
         "--limit", type=int | None, default=None, help="use only the first LIMIT examples"
     )
-    made.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
-    overwrite_argument(made)
-    made.add_argument("--threads", type=int, default=1, help="processor threads")
-    made.add_argument("--quiet", action="store_true", help="no progress")
-    made.add_argument("--json", action="store_true", help="everything as a last line of JSON")
-    parsed = made.parse_args(as_lists(words, ("--beams",)))
+    command.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
+    overwrite_argument(command)
+    command.add_argument("--threads", type=int, default=1, help="processor threads")
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    command.add_argument("--json", action="store_true", help="everything as a last line of JSON")
+    parsed = command.parse_args(as_lists(words, ("--beams",)))
     for beam in parsed.beams or [0]:
         check_range("--beams", beam, least=1, most=WIDEST_BEAM)
     check_threads(parsed.threads)
@@ -182,19 +186,19 @@ def analysis_in(place: Path) -> str | None:
     return "an analysis" if (place / ANALYSIS).is_file() else None
 
 
-def search_arguments(made: Parser) -> None:
+def search_arguments(command: Parser) -> None:
     """Add the run folder and the flags of all searches, shared by decode and evaluate."""
-    made.add_argument("run", type=str, help="folder of a finished run")
-    made.add_argument("--search", type=str, default=None, help=f"{', '.join(SEARCHES)}; {OWN}")
+    command.add_argument("run", type=str, help="folder of a finished run")
+    command.add_argument("--search", type=str, default=None, help=f"{', '.join(SEARCHES)}; {OWN}")
     for name, flag in search_flags().items():
         kinds = {k: s for k, s in SEARCHES.items() if name in {f.name for f in fields(s)}}
         first = next(iter(kinds.values()))
         text = field_docs(first)[name]
         only = f" ({', '.join(kinds)})" if len(kinds) < len(SEARCHES) else ""
         kind: Any = next(f.type for f in fields(first) if f.name == name)
-        made.add_argument(f"--{flag}", type=kind | None, default=None, help=text + only)
-    made.add_argument("--threads", type=int, default=1, help="processor threads")
-    made.add_argument("--quiet", action="store_true", help="no progress")
+        command.add_argument(f"--{flag}", type=kind | None, default=None, help=text + only)
+    command.add_argument("--threads", type=int, default=1, help="processor threads")
+    command.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def search_flags() -> dict[str, str]:
@@ -203,9 +207,9 @@ def search_flags() -> dict[str, str]:
     return {name: FLAGS.get(name, name.replace("_", "-")) for name in names}
 
 
-def parse_search(made: Parser, words: list[str]) -> tuple[Any, Search]:
+def parse_search(command: Parser, words: list[str]) -> tuple[Any, Search]:
     """Parse the arguments; the search is that of --search, or the run's own without it."""
-    parsed = made.parse_args(words)
+    parsed = command.parse_args(words)
     check_threads(parsed.threads)
     if parsed.search is None:
         search = from_yaml(Path(parsed.run) / CONFIG).select

@@ -157,7 +157,7 @@ def compare(words: list[str]) -> int:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     lines = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
     configs = [parse_run("compare", line)[0] for _, line in lines]
-    found = comparison.compare(
+    result = comparison.compare(
         [comparison.Trial(name, config) for (name, _), config in zip(lines, configs, strict=True)],
         seeds_of(parsed.seeds, configs, [line for _, line in lines]),
         Path(parsed.out),
@@ -166,10 +166,10 @@ def compare(words: list[str]) -> int:
         quiet=parsed.quiet,
         accept_changed_inputs=parsed.accept_changed_inputs,
     )
-    print(comparison.as_text(found))
-    print(f"report: {found['report']}")
+    print(comparison.as_text(result))
+    print(f"report: {result['report']}")
     if parsed.json:
-        say_json(found)
+        say_json(result)
     return 0
 
 
@@ -198,10 +198,10 @@ def sweep(words: list[str]) -> int:
     configs = {name: parse_run("sweep", line)[0] for name, line in lines.items()}
     seeds = seeds_of(parsed.seeds, list(configs.values()), list(lines.values()))
     knobs = {name: parsed.__dict__[name] for name in ("quiet", "accept_changed_inputs")}
-    found = sweeping.sweep(configs, seeds, Path(parsed.out), workers=workers_of(parsed), **knobs)
-    print(sweeping.as_text(found))
+    result = sweeping.sweep(configs, seeds, Path(parsed.out), workers=workers_of(parsed), **knobs)
+    print(sweeping.as_text(result))
     if parsed.json:
-        say_json(found)
+        say_json(result)
     return 0
 
 
@@ -269,7 +269,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
     recipe = with_model(RECIPES[words[0]](), words)
-    made = recipe_parser(command, words[0], recipe)
+    flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
     kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
@@ -281,27 +281,27 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
             raise UserError(f"{flag} {value}: it is not a regular file")
     kept = class_names(kept)
     try:
-        parsed = made.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
+        parsed = flags.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
     except UserError as error:
         raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
-    return to_run(made, parsed), parsed
+    return to_run(flags, parsed), parsed
 
 
 @cache
 def recipe_parser(command: str, name: str, recipe: Any) -> Parser:
     """Make the parser of a recipe, once for all runs of a sweep."""
-    made = run_parser(recipe, parser(f"{command} {name}", RECIPES[name].__doc__ or ""))
-    made.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
+    flags = run_parser(recipe, parser(f"{command} {name}", RECIPES[name].__doc__ or ""))
+    flags.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
     if command == "train":  # the flags of one command, not of each run of a comparison or sweep
-        made.add_argument("--out", type=str, default=f"runs/{name}", help="folder of the run")
-        made.add_argument("--quiet", action="store_true", help="no progress")
-        made.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
-        overwrite_argument(made)
-        accept_argument(made)
-        worker_arguments(made)
-    made.add_argument("--resume", action="store_true", help="continue a run that was stopped")
-    made.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
-    return made
+        flags.add_argument("--out", type=str, default=f"runs/{name}", help="folder of the run")
+        flags.add_argument("--quiet", action="store_true", help="no progress")
+        flags.add_argument("--json", action="store_true", help="the summary as a last line of JSON")
+        overwrite_argument(flags)
+        accept_argument(flags)
+        worker_arguments(flags)
+    flags.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    flags.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
+    return flags
 
 
 def selection_beam(

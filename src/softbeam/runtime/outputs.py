@@ -183,9 +183,9 @@ def existing_folder(path: Path, *, of: Path | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        for made in missing:
+        for empty in missing:
             with suppress(OSError):  # not empty
-                made.rmdir()
+                empty.rmdir()
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -21,12 +21,12 @@ NAME = "checkpoint.safetensors"
 
 def training_tensors(model: nn.Module, optimizer: Any, rng: Generator) -> dict[str, Tensor]:
     """Name a training's tensors: weights, optimizer state, a row of random states per process."""
-    found: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
-    found |= {f"buffer.{name}": b for name, b in model.named_buffers()}
+    tensors: dict[str, Tensor] = {f"model.{name}": p for name, p in model.named_parameters()}
+    tensors |= {f"buffer.{name}": b for name, b in model.named_buffers()}
     for number, state in optimizer.state_dict()["state"].items():
-        found |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
+        tensors |= {f"optimizer.{number}.{key}": value for key, value in state.items()}
     states = {"random.torch": torch.get_rng_state(), "random.own": rng.get_state()}
-    return found | {name: ranks.stacked(state) for name, state in states.items()}
+    return tensors | {name: ranks.stacked(state) for name, state in states.items()}
 
 
 @torch.no_grad()

@@ -221,10 +221,10 @@ def run_parser(default: RunConfig, parser: P) -> P:
 def to_run(parser: ArgumentParser, parsed: Any) -> RunConfig:
     """Convert parsed values to a checked `RunConfig`."""
     try:
-        made = parser.instantiate(parsed)
+        values = parser.instantiate(parsed)
     except (ValueError, TypeError) as error:  # a limit of a class, after the parser's words
         raise UserError(reason(error)) from None
-    config = RunConfig(**{f.name: made[f.name] for f in fields(RunConfig)})
+    config = RunConfig(**{f.name: values[f.name] for f in fields(RunConfig)})
     check(config)
     return config
 
@@ -343,9 +343,9 @@ def parsed_run(what: str, parse: Callable[[ArgumentParser], Any]) -> RunConfig:
 def check_yaml(path: Path) -> None:
     """Raises UserError if a file cannot be read or holds no YAML mapping."""
     try:
-        found = load_plain(read_input(path, LARGEST_CONFIG).decode("utf-8"))
+        content = load_plain(read_input(path, LARGEST_CONFIG).decode("utf-8"))
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not a run configuration: {reason(error)}") from None
-    if not isinstance(found, dict):
-        kind = type(found).__name__
+    if not isinstance(content, dict):
+        kind = type(content).__name__
         raise UserError(f"{path} is not a run configuration: expected a mapping, found a {kind}")

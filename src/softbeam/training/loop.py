@@ -472,9 +472,9 @@ class Trainer:
         """Score dev, keep the weights if they are the best, and step to the next epoch."""
         check_weights(self.model, f"after update {point.update} of {name}")
         scored = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
-        found = Best(*ranks.from_first(scored))
-        improved = found.score > point.best.score
-        progress.say(f"{name} {found.text(loss)}{' (best)' if improved else ''}")
+        scores = Best(*ranks.from_first(scored))
+        improved = scores.score > point.best.score
+        progress.say(f"{name} {scores.text(loss)}{' (best)' if improved else ''}")
         weights = point.weights
         if improved and ranks.first() and outputs.identity(self.out) == self.folder:
             save_weights(self.model, self.out / WEIGHTS)
@@ -485,7 +485,7 @@ class Trainer:
             groups=0,
             loss=(0.0, 0),
             log={},
-            best=found if improved else point.best,
+            best=scores if improved else point.best,
             slower=point.slower if improved else point.slower * stage.plateau,
         )
 
@@ -505,8 +505,8 @@ class Trainer:
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
         """Decode the dev split with the run's own search, score it and log the figures."""
         sources, references = self.problems
-        found = decode_encoded(self.model, self.dev, self.codecs.target, self.config.select)
-        metrics = self.kind.score(best(found), references, [len(source) for source in sources])
+        outputs = decode_encoded(self.model, self.dev, self.codecs.target, self.config.select)
+        metrics = self.kind.score(best(outputs), references, [len(source) for source in sources])
         metric, score = self.kind.main_metric(metrics)
         row = {"stage": stage, "epoch": epoch, "update": update}
         normalizers = {name: log_z(self.model, part) for name, part in self.probes.items()}
@@ -538,8 +538,8 @@ class Trainer:
             try:
                 with self.accelerator.autocast():
                     loss = learner(batch, now, self.rng)
-            except NotFinite as found:
-                total, error = math.nan, found
+            except NotFinite as refusal:
+                total, error = math.nan, refusal
                 continue
             self.accelerator.backward(loss.total)
             total, size = total + loss.total.item(), size + loss.size
@@ -614,15 +614,15 @@ def accelerator(config: RunConfig, out: Path) -> Accelerator:
     on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
     auto = "no" if on_cpu else "bf16"
     precision = {"auto": auto, "float32": "no", "bfloat16": "bf16"}[config.precision]
-    made = Accelerator(
+    device = Accelerator(
         cpu=on_cpu,  # else it would take several processes on processors for one
         mixed_precision=precision,
         log_with=tracker(config),
         project_dir=str(out),
     )
     if config.tensorboard:
-        made.init_trackers("tensorboard")
-    return made
+        device.init_trackers("tensorboard")
+    return device
 
 
 def tracker(config: RunConfig) -> str | None:
