@@ -47,7 +47,9 @@ def test_work_in_turn_keeps_the_order():
 
 
 def test_standard_input_is_not_for_several_processes(monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    around = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
     assert main(["score", "--mlm", "M", "--input", "-"]) == 2
     assert "under torchrun give a file" in capsys.readouterr().err
 
