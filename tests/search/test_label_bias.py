@@ -78,7 +78,7 @@ def likelihood(task):
     def objective(model, batch, *, now, rng):
         sources, row = batch.source.unique(dim=0, return_inverse=True)  # each enumerated once
         log_z = exact.log_partition(exact.scorer(model(sources)), task.space)[row]
-        gold = gold_score(model(batch.source), batch, None)
+        gold = gold_score(model(batch.source), batch)
         return Loss((log_z - gold).sum(), int(batch.mask.sum()), {})
 
     return objective

@@ -38,7 +38,7 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
         "optuna",
         "worker --storage sqlite:///queue.db",
         "worker --submit 2 --storage sqlite:///queue.db",
-        f"{TRAIN.replace('train', 'sweep', 1)} --over seed=1,2 --storage sqlite:///queue.db",
+        f"{TRAIN.replace('train', 'sweep', 1)} --over pretrain.lr=0.1,0.2 --storage sqlite:///queue.db",
         f"{TRAIN} --restarts 2 --storage sqlite:///queue.db",
         "reproduce table-6.1 --preset tiny --storage sqlite:///queue.db",
     ),
@@ -50,7 +50,7 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
 
 
 def test_every_extra_is_tried_here():
-    for_developers = {"dev", "docs"}
+    for_developers = {"dev", "docs", "fuzz"}
     assert {*EXTRAS, "all"} == {*PROJECT["optional-dependencies"]} - for_developers
 
 
