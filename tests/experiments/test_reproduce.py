@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import main
+from softbeam.data import tasks
 from softbeam.experiments import reproduce
 from softbeam.experiments.energies import results as energy_results, tables as energy_tables
 from softbeam.experiments.energies.claims import checks_of, claims_of, growth_claims
@@ -152,9 +153,11 @@ def test_results_of_another_dictionary_are_not_mixed(
 
 
 @pytest.mark.slow
-def test_all_targets_from_one_command(few_words, other_words, tmp_path, monkeypatch, capsys):
+def test_all_targets_from_one_command(
+    finished, few_words, other_words, tmp_path, monkeypatch, capsys
+):
     """Trained runs first, then every target; the last line counts cells, hours and verdicts."""
-    out = tmp_path / "out"
+    out = shutil.copytree(finished, tmp_path / "out")  # has the cells of Table 6.1
     monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
     monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
@@ -172,6 +175,7 @@ def test_all_targets_from_one_command(few_words, other_words, tmp_path, monkeypa
         name = what.capitalize().replace("-", " ")
         assert f"<h3>{name}: {reproduce.TARGETS[what]}" in page
     monkeypatch.setenv("SOFTBEAM_DATA", str(other_words))
+    monkeypatch.setattr(tasks, "LOADED", {})  # as in a new process
     assert main(["reproduce", few[-1], *words[2:], "--out", str(out)]) == 2
     assert "was begun with other content of data.dictionary (" in capsys.readouterr().err
 
@@ -215,7 +219,7 @@ def test_wrong_words_are_one_sentence(tmp_path, capsys):
             f"no table or figure 'table-9.9'; there are all, {', '.join(reproduce.TARGETS)}",
         ),
         (["table-6.1", "--preset", "huge"], "no preset 'huge'; there are cpu, paper, tiny"),
-        (["table-6.1", "--jobs", "0"], "--jobs 0: must be at least 1"),
+        (["table-6.1", "--jobs", "0"], "--jobs 0: must be at least 1 and at most 1024"),
         (["table-6.1", "--seeds", "0"], "--seeds 0: must be at least 1"),
     ):
         assert main(["reproduce", *words, "--out", str(tmp_path)]) == 2

@@ -149,4 +149,4 @@ def test_weights_that_do_not_fit_leave_the_old_ones(disk):
 def test_a_place_below_a_file_is_a_sentence(tmp_path, capsys):
     data, out = write_data(tmp_path), tmp_path / "a.conll" / "run"
     assert main(train_words(data, out)) == 2
-    assert "cannot be written: it is not a folder" in one_sentence(capsys.readouterr().err)
+    assert "cannot be written: Not a directory" in one_sentence(capsys.readouterr().err)

@@ -287,7 +287,7 @@ def sampled(tmp_path_factory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("samples") / "s.jsonl"
     config = SamplingConfig(chains=2, sweeps=3, burn_in=1)
     header = make_header("mlm", ["A[MASK]"], config, 1)
-    seconds, header = write_samples(letter_mlm(torch.float32), header, config, out, quiet=True)
+    seconds = write_samples(letter_mlm(torch.float32), header, config, out, quiet=True)
     finish(out, header, seconds=seconds)
     return {path.name: path.read_bytes() for path in out.parent.iterdir()} | {
         "header": json.dumps(header).encode()
