@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from softbeam.cli import main
 from softbeam.experiments import reproduce
@@ -21,6 +20,7 @@ from softbeam.experiments.search_aware import results as training_results, runs
 from softbeam.training import many, runs as trained
 from softbeam.training.config import RunConfig, to_json, to_yaml
 from support.small_data import SENTENCES, TAGS
+from support.toys import three_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -69,11 +69,6 @@ def smaller(name, group):
     group = runs.shrunk(group)
     few = {"data": replace(group.base.data, limit=8), "restarts": 2 if name == "ccg-uni" else 1}
     return replace(group, base=replace(group.base, threads=1, **few))
-
-
-def three_tokens(scores, n):
-    """Lengths of texts that are sampled quickly."""
-    return torch.full((len(scores), n), 3)
 
 
 def remember_configurations(patch):

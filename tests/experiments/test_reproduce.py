@@ -15,11 +15,17 @@ from softbeam.experiments.energies import results as energy_results, tables as e
 from softbeam.experiments.energies.claims import checks_of, claims_of, growth_claims
 from softbeam.experiments.energies.results import row_name
 from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
-from softbeam.experiments.samplers import results as sampling_results, tables as sampling_tables
-from softbeam.experiments.search_aware import tables as training_tables
+from softbeam.experiments.samplers import (
+    cells as sampling_cells,
+    claims as sampling_claims,
+    results as sampling_results,
+    tables as sampling_tables,
+)
+from softbeam.experiments.search_aware import results as training_results, tables as training_tables
 from softbeam.reports.page import write_report
 from softbeam.reports.verdicts import judged, verdict_counts
 from softbeam.runtime.cells import key
+from support.toys import three_tokens
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +167,9 @@ def test_all_targets_from_one_command(
     monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
     few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
     monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
+    monkeypatch.setattr(training_results, "DRAWS", 50)  # samples of bootstraps
+    monkeypatch.setattr(sampling_claims, "DRAWS", 50)
+    monkeypatch.setattr(sampling_cells, "likeliest_lengths", three_tokens)
     monkeypatch.setattr(reproduce, "TARGETS", {what: reproduce.TARGETS[what] for what in few})
     words = ["reproduce", "all", "--preset", "tiny", "--seeds", "2", "--jobs", "1", "--quiet"]
     assert main([*words, "--out", str(out)]) == 0

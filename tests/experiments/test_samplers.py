@@ -39,6 +39,7 @@ from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import bleu, error_rates
 from softbeam.training.recipes import masked_g2p
 from softbeam.training.searches import Greedy
+from support.toys import three_tokens
 
 TARGETS = list(CELLS)
 pytestmark = pytest.mark.slow  # the models of `out` are trained first
@@ -50,6 +51,7 @@ def out(few_words, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sampling")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setattr("softbeam.experiments.samplers.claims.DRAWS", 100)  # samples of bootstraps
         models(Order(folder=folder, seeds=[1, 2], preset="tiny", quiet=True))
         yield folder
 
@@ -148,7 +150,8 @@ def test_a_nucleus_is_counted_and_cooling_cools(out):
 
 
 @pytest.mark.parametrize("what", TARGETS)
-def test_every_table_and_figure_comes_out(what, out, capsys):
+def test_every_table_and_figure_comes_out(what, out, capsys, monkeypatch):
+    monkeypatch.setattr(sampling_experiments, "likeliest_lengths", three_tokens)
     words = ["reproduce", what, "--preset", "tiny", "--out", str(out), "--jobs", "1"]
     assert main([*words, "--seeds", "2", "--quiet"]) == 0
     record = json.loads((out / f"{what}.json").read_text())
@@ -196,7 +199,7 @@ def test_chains_on_all_sources_are_the_result_and_sums_survive_the_file(out, tmp
         for name in ours:
             np.testing.assert_allclose(ours[name][..., :1], theirs[name], rtol=1e-5)
     assert alone.sweeps["energy"].shape == (3, 4, 1), "sweeps, repetitions of both cells, one draw"
-    assert found.sweeps["energy"].shape == (3, 4, 4001)
+    assert found.sweeps["energy"].shape == (3, 4, 101)
     assert list(found.kept) == [False, True, True]
     sums_path(cells[1], tmp_path).write_bytes(sums_path(cells[0], tmp_path).read_bytes()[:-40])
     with pytest.raises(UserError, match=r"safetensors is not a file of sums .*; remove it"):
@@ -237,7 +240,8 @@ def test_drawn_sources_count_as_often_as_they_are_drawn(kind):
         assert found["quality"][0, place] == pytest.approx(expected)
 
 
-def test_draws_are_of_as_many_sources_and_begin_with_all():
+def test_draws_are_of_as_many_sources_and_begin_with_all(monkeypatch):
+    monkeypatch.setattr("softbeam.experiments.samplers.claims.DRAWS", 4000)
     drawn = draws(7)
     assert drawn.shape == (4001, 7) and (drawn[0] == 1).all() and (drawn.sum(1) == 7).all()
     assert drawn[1:].mean(0) == pytest.approx(1.0, abs=0.15)

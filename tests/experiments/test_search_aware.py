@@ -120,6 +120,7 @@ def test_every_cell_is_in_one_round_and_after_its_start():
 def out(tmp_path_factory, few_words):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setattr("softbeam.experiments.search_aware.results.DRAWS", 100)  # of bootstraps
         yield tmp_path_factory.mktemp("tables")
 
 
