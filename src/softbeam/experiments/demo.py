@@ -315,8 +315,8 @@ def tables_of(rows: Mapping[str, Sequence[Row]], words: int) -> list[ResultTable
                 for row in rows["differences"]
             ],
             "Points of letters right, with 95 % intervals over test words (one seed); as many "
-            "updates each. As trained: each is decoded with the scores it was trained for. It was "
-            "chosen as a task in which training and decoding differ much (docs/results/beyond.md).",
+            "updates each. As trained: each is decoded with the scores it was trained for. "
+            "docs/results/beyond.md says why this task was chosen.",
         ),
         ResultTable(
             f"Sampling from a masked language model: words of {PHONEMES} phonemes",
