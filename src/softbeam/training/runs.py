@@ -214,7 +214,7 @@ def runs_read(config: RunConfig) -> dict[str, Path]:
 
 
 def own_files(out: Path) -> dict[str, Path]:
-    """The files in a run's folder that nobody else may change."""
+    """Return the files in a run's folder that only softbeam may change."""
     return {name: out / name for name in (WEIGHTS, SOURCE, TARGET)}
 
 
