@@ -1,6 +1,5 @@
 """Shared fixtures: where real data is, and the rule that a missing thing is never silent."""
 
-import gzip
 import os
 import shutil
 from pathlib import Path
@@ -8,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
+from support import shapes
 from support.requirements import absent
+from support.short_corpora import write_short_corpora
 
 # Shapes promised in signatures are checked at run time in every module that handles tensors; the
 # readers of text promise none, and a check for each line makes them ten times slower.
@@ -24,10 +24,16 @@ TENSORS = (
     "sampling.proposals sampling.terms sampling.texts.infill "
     "sampling.texts.sampler sampling.texts.score sampling.texts.summary"
 )
-hook = install_import_hook([f"softbeam.{name}" for name in TENSORS.split()], "beartype.beartype")
+shapes.check_shapes([f"softbeam.{name}" for name in TENSORS.split()])
 torch.set_num_threads(1)
 settings.register_profile("softbeam", deadline=None)  # no test fails because a machine is slow
 settings.load_profile("softbeam")
+
+
+@pytest.fixture(autouse=True)
+def shapes_of_this_test() -> None:
+    """Check the first calls of each function anew in each test."""
+    shapes.calls.clear()
 
 
 @pytest.fixture(scope="session")
@@ -41,17 +47,9 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def few_words(data_dir, tmp_path_factory) -> Path:
-    """The data directory with every twentieth line of CMUdict: reading all of it takes seconds."""
-    folder = tmp_path_factory.mktemp("few-words")
-    for corpus in data_dir.iterdir():
-        (folder / corpus.name).symlink_to(corpus)
-    place = Path("cmudict_0.7b", "cmudict-0.7b.gz")
-    lines = gzip.decompress((data_dir / place).read_bytes()).splitlines(keepends=True)
-    (folder / place.parent).unlink()
-    (folder / place.parent).mkdir()
-    (folder / place).write_bytes(gzip.compress(b"".join(lines[::20])))
-    return folder
+def short_corpora(data_dir, tmp_path_factory) -> Path:
+    """The data directory with a part of each corpus that experiments read: all takes seconds."""
+    return write_short_corpora(data_dir, tmp_path_factory.mktemp("short-corpora"))
 
 
 @pytest.fixture

@@ -16,7 +16,11 @@ from softbeam.experiments.samplers import (
     tables as samplers,
 )
 from softbeam.experiments.samplers.models import masked, models
-from softbeam.experiments.search_aware import results as training_results, runs
+from softbeam.experiments.search_aware import (
+    cells as training_cells,
+    results as training_results,
+    runs,
+)
 from softbeam.training import many, runs as trained
 from softbeam.training.config import RunConfig, to_json, to_yaml
 from support.small_data import SENTENCES, TAGS
@@ -26,15 +30,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(few_words, tmp_path_factory):
+def folder(short_corpora, tmp_path_factory):
     """A folder with the files that the preset reads below data/, where commands are run."""
     folder = tmp_path_factory.mktemp("paper")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setenv("SOFTBEAM_DATA", str(short_corpora))
         write_data()
         plans = {name: smaller(name, group) for name, group in runs.paper().items()}
         patch.setattr(runs, "paper", lambda: plans)
+        forget_planned_runs()
         remember_configurations(patch)
         few, small = energies.PRESETS["paper"], energies.PRESETS["tiny"]
         knobs = {name: getattr(small, name) for name in ("sizes", "phoneme_size", "figure")}
@@ -62,6 +67,13 @@ def folder(few_words, tmp_path_factory):
         )
         models(Order(folder=folder, seeds=[1], preset="tiny", quiet=True))
         yield folder
+    forget_planned_runs()
+
+
+def forget_planned_runs():
+    """Forget what was computed of other settings of the presets."""
+    runs.runs.cache_clear()
+    training_cells.settings_of.cache_clear()
 
 
 def smaller(name, group):

@@ -29,11 +29,11 @@ from support.toys import three_tokens
 
 
 @pytest.fixture(scope="module")
-def finished(few_words, tmp_path_factory):
+def finished(short_corpora, tmp_path_factory):
     """The folder of a table and a figure, and what the commands printed."""
     out = tmp_path_factory.mktemp("reproduce")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setenv("SOFTBEAM_DATA", str(short_corpora))
         for what in ("table-6.1", "figure-6.1"):
             assert main(command(what, out)) == 0
     return out
@@ -45,9 +45,9 @@ def command(what, out):
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_queue_give_the_same_cells(finished, few_words, tmp_path, monkeypatch):
+def test_the_workers_of_a_queue_give_the_same_cells(finished, short_corpora, tmp_path, monkeypatch):
     """Projections wait until the models that they project are there."""
-    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
+    monkeypatch.setenv("SOFTBEAM_DATA", str(short_corpora))
     storage = ["--storage", f"sqlite:///{tmp_path}/queue.db"]
     assert main([*command("table-6.1", tmp_path), *storage]) == 0
     alone, queued = (
@@ -119,8 +119,8 @@ def test_the_figure_is_drawn_and_tabled(finished):
 
 
 @pytest.mark.slow
-def test_only_what_is_missing_is_run_again(finished, few_words, monkeypatch, capsys):
-    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
+def test_only_what_is_missing_is_run_again(finished, short_corpora, monkeypatch, capsys):
+    monkeypatch.setenv("SOFTBEAM_DATA", str(short_corpora))
     before = record(finished, "table-6.1")
     files = {path: path.stat().st_mtime_ns for path in (finished / "results").iterdir()}
     gone = finished / "results" / f"{before['cells'][-1]['key']}.json"
@@ -133,11 +133,11 @@ def test_only_what_is_missing_is_run_again(finished, few_words, monkeypatch, cap
 
 
 @pytest.fixture
-def other_words(few_words, tmp_path) -> Path:
+def other_words(short_corpora, tmp_path) -> Path:
     """The same data directory without the last words of the dictionary."""
     folder, place = tmp_path / "other-words", Path("cmudict_0.7b", "cmudict-0.7b.gz")
     (folder / place.parent).mkdir(parents=True)
-    lines = gzip.decompress((few_words / place).read_bytes()).splitlines(keepends=True)
+    lines = gzip.decompress((short_corpora / place).read_bytes()).splitlines(keepends=True)
     (folder / place).write_bytes(gzip.compress(b"".join(lines[:-5])))
     return folder
 
@@ -160,11 +160,11 @@ def test_results_of_another_dictionary_are_not_mixed(
 
 @pytest.mark.slow
 def test_all_targets_from_one_command(
-    finished, few_words, other_words, tmp_path, monkeypatch, capsys
+    finished, short_corpora, other_words, tmp_path, monkeypatch, capsys
 ):
     """Trained runs first, then every target; the last line counts cells, hours and verdicts."""
     out = shutil.copytree(finished, tmp_path / "out")  # has the cells of Table 6.1
-    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
+    monkeypatch.setenv("SOFTBEAM_DATA", str(short_corpora))
     few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
     monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
     monkeypatch.setattr(training_results, "DRAWS", 50)  # samples of bootstraps

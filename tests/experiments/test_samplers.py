@@ -46,11 +46,11 @@ pytestmark = pytest.mark.slow  # the models of `out` are trained first
 
 
 @pytest.fixture(scope="module")
-def out(few_words, tmp_path_factory):
+def out(short_corpora, tmp_path_factory):
     """A folder with two barely trained models of letters to phonemes."""
     folder = tmp_path_factory.mktemp("sampling")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setenv("SOFTBEAM_DATA", str(short_corpora))
         patch.setattr("softbeam.experiments.samplers.claims.DRAWS", 100)  # samples of bootstraps
         models(Order(folder=folder, seeds=[1, 2], preset="tiny", quiet=True))
         yield folder

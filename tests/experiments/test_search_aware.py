@@ -117,9 +117,9 @@ def test_every_cell_is_in_one_round_and_after_its_start():
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory, few_words):
+def out(tmp_path_factory, short_corpora):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setenv("SOFTBEAM_DATA", str(short_corpora))
         patch.setattr("softbeam.experiments.search_aware.results.DRAWS", 100)  # of bootstraps
         yield tmp_path_factory.mktemp("tables")
 

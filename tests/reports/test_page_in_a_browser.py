@@ -62,7 +62,7 @@ OPERATE = """window.addEventListener("load", () => {
 
 
 @pytest.fixture(scope="module")
-def run(few_words, tmp_path_factory):
+def run(short_corpora, tmp_path_factory):
     """A small tagger whose second stage is a soft beam."""
     base = stress()
     config = replace(
@@ -75,7 +75,7 @@ def run(few_words, tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("runs") / "tagger"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTBEAM_DATA", str(few_words))
+        patch.setenv("SOFTBEAM_DATA", str(short_corpora))
         train(config, folder, quiet=True)
         yield folder
 

@@ -25,7 +25,7 @@ from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
 from support.descent import descended
-from support.processes import end, module, run_together, torchrun, workers
+from support.processes import end, forked, module, run_together, torchrun, workers
 from support.small_data import write_tagging
 
 SCRIPT = """
@@ -135,7 +135,7 @@ def together(tmp_path_factory) -> tuple[Path, dict[str, RunConfig], str]:
     made = configs(folder)
     for name, config in made.items():
         (folder / f"{name}.yaml").write_text(to_yaml(config))
-    return folder, made, run_together(module(folder, "train_all", SCRIPT), str(folder))
+    return folder, made, run_together(torchrun(module(folder, "train_all", SCRIPT), str(folder)))
 
 
 def losses(folder: Path) -> list[float]:
@@ -194,11 +194,11 @@ def test_random_objectives_and_restarts_run_together(together):
 
 
 def command(folder: Path, out: Path, *more: str) -> list[str]:
-    words = ["-m", "softbeam", "train", "tagging", "--data.train", str(folder / "a.conll")]
+    words = ["train", "tagging", "--data.train", str(folder / "a.conll")]
     words += ["--data.dev", str(folder / "b.conll"), "--out", str(out), "--quiet"]
     words += ["--pretrain.epochs", "3", "--pretrain.tokens", "40", "--model.hidden", "12"]
     words += ["--model.dropout", "0.3", "--checkpoint_every", "3", "--log_every", "1"]
-    words += ["--objective", "scheduled-sampling", "--finetune.epochs", "15"]
+    words += ["--objective", "scheduled-sampling", "--finetune.epochs", "8"]
     words += ["--finetune.tokens", "40", "--finetune.objective.gold_epochs", "0"]
     return [*words, *more]
 
@@ -211,16 +211,16 @@ def without_time(folder: Path) -> list[dict]:
 def test_killed_and_resumed_they_end_with_the_same_weights(together, tmp_path):
     """Dropout and coins of both processes go on; one of the two is killed while it trains."""
     folder, out = together[0], tmp_path / "killed"
-    said = run_together(*command(folder, tmp_path / "whole", "--json"))
+    said = run_together(forked(*command(folder, tmp_path / "whole", "--json")))
     assert len(said.splitlines()) == 2, "one process alone speaks"
-    with subprocess.Popen(torchrun(*command(folder, out))) as launcher:
+    with subprocess.Popen(forked(*command(folder, out))) as launcher:
         while not (out / "checkpoint.safetensors").exists():
             assert launcher.poll() is None
             time.sleep(0.01)
         workers(launcher)[1].kill()
         assert launcher.wait(timeout=60) != 0
     assert (out / "checkpoint.safetensors").exists() and not (out / "summary.json").exists()
-    run_together(*command(folder, out, "--resume"))
+    run_together(forked(*command(folder, out, "--resume")))
     whole, resumed = (load_file(f / "model.safetensors") for f in (tmp_path / "whole", out))
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     assert without_time(tmp_path / "whole") == without_time(out)
@@ -232,7 +232,7 @@ def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(
 ):
     out = tmp_path / "stopped"
     pipes = {"stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(torchrun(*command(together[0], out)), **pipes) as launcher:
+    with subprocess.Popen(forked(*command(together[0], out)), **pipes) as launcher:
         while not (out / "checkpoint.safetensors").exists():
             assert launcher.poll() is None
             time.sleep(0.01)
@@ -240,7 +240,7 @@ def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(
         _, said = launcher.communicate(timeout=60)
     assert said.count("--resume goes on with") == 2, said
     assert not (out / "summary.json").exists()
-    assert main([*command(together[0], out, "--resume")[2:]]) == 0
+    assert main([*command(together[0], out, "--resume")]) == 0
     assert "begun by 2 processes and goes on with 1" in capsys.readouterr().err
     updates = [row["update"] for row in read_metrics(out) if row.get("stage") == "finetune"]
     assert sorted(set(updates)) == list(range(1, max(updates) + 1))

@@ -14,7 +14,7 @@ from softbeam.errors import UserError
 from softbeam.runtime import ranks
 from softbeam.sampling.texts.files import begin, checkpoint_of, make_header, write_samples
 from softbeam.sampling.texts.settings import SamplingConfig
-from support.processes import module, run_together, torchrun, workers
+from support.processes import forked, module, run_together, torchrun, workers
 from support.tiny_bert import letter_mlm, write_letter_mlm
 
 SCRIPT = """
@@ -106,7 +106,7 @@ def both(folder, tmp_path_factory) -> tuple[Path, Path]:
         with (one / f"{name}.said-0").open("w") as file, contextlib.redirect_stdout(file):
             assert main(words) == 0
     (two / "commands.json").write_text(json.dumps(commands(folder, two)))
-    run_together(module(two, "together", SCRIPT), str(two))
+    run_together(torchrun(module(two, "together", SCRIPT), str(two)))
     return one, two
 
 
@@ -138,15 +138,15 @@ def test_killed_samplers_go_on_to_the_same_file(folder, tmp_path):
         assert main([*words, *more]) == 0
     whole = (tmp_path / "samples.jsonl").read_bytes()
     out = tmp_path / "killed.jsonl"
-    command = ["-m", "softbeam", *words, *more, "--out", str(out)]
+    command = [*words, *more, "--out", str(out)]
     second = tmp_path / "killed.jsonl.1-of-2"
-    with subprocess.Popen(torchrun(*command), stderr=subprocess.DEVNULL) as launcher:
+    with subprocess.Popen(forked(*command), stderr=subprocess.DEVNULL) as launcher:
         while not (checkpoint_of(out).exists() and checkpoint_of(second).exists()):
             assert launcher.poll() is None
             time.sleep(0.005)
         workers(launcher)[1].kill()
         assert launcher.wait(timeout=60) != 0
     assert not out.with_suffix(".json").exists()
-    run_together(*command, "--resume")
+    run_together(forked(*command, "--resume"))
     assert out.read_bytes() == whole
     assert not second.exists() and not checkpoint_of(out).exists()

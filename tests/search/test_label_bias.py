@@ -21,7 +21,7 @@ from softbeam.search.hard import beam_search, greedy
 from softbeam.types import Batch, Loss
 from support.objective_toys import rows_of
 
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1]
 LAST = 1e-6  # the rounding of a sum of probabilities
 
 

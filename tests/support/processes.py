@@ -1,4 +1,4 @@
-"""Commands under torchrun, for the tests of several processes."""
+"""Commands in several processes: under torchrun, or forked, which takes less time."""
 
 import subprocess
 import sys
@@ -13,9 +13,18 @@ def torchrun(*words: str, processes: int = 2) -> list[str]:
     return [*launcher, "--nproc-per-node", str(processes), *words]
 
 
-def run_together(*words: str, processes: int = 2, timeout: float = 240) -> str:
+def forked(*words: str, processes: int = 2) -> list[str]:
+    """The words that start a softbeam command in so many processes with one import for all."""
+    return [
+        sys.executable,
+        str(Path(__file__).with_name("forked_ranks.py")),
+        str(processes),
+        *words,
+    ]
+
+
+def run_together(command: list[str], timeout: float = 240) -> str:
     """Run it to its end; returns what it printed."""
-    command = torchrun(*words, processes=processes)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as launcher:
         try:
@@ -34,9 +43,10 @@ def end(launcher: subprocess.Popen) -> None:
 
 
 def workers(launcher: subprocess.Popen) -> dict[int, psutil.Process]:
-    """The processes that torchrun has started, by rank."""
+    """The processes that a launcher has started, by rank."""
     children = psutil.Process(launcher.pid).children(recursive=True)
-    return {int(child.environ()["RANK"]): child for child in children if "RANK" in child.environ()}
+    named = {int(c.environ()["RANK"]): c for c in children if "RANK" in c.environ()}
+    return named or dict(enumerate(sorted(children, key=lambda child: child.pid)))  # forked
 
 
 def module(folder: Path, name: str, code: str) -> str:

@@ -67,10 +67,8 @@ def test_each_site_comes_once_in_a_sweep():
 
 
 @pytest.mark.slow
-def test_the_trained_model_is_kept_and_the_command_reports(
-    few_words, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("SOFTBEAM_DATA", str(few_words))
+def test_the_trained_model_is_kept_and_the_command_reports(data_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path))
     first = trained_mlm(updates=2, quiet=True)
     assert len(first.vocabulary) == 5899 and first.model.allowed.sum() == 5894

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def training(preset: str, run: str, seed: int) -> Training:
     return Training(preset=preset, run=run, seed=seed, settings=settings_of(preset, run))
 
 
+@cache
 def settings_of(preset: str, run: str) -> str:
     plan = runs(preset)[run]
     before = "" if plan.start is None else settings_of(preset, plan.start)

@@ -8,6 +8,7 @@ enough for two cores.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from softbeam.data.tasks import NamedEntities, Supertags, Translation
@@ -101,7 +102,8 @@ class Group:
         return PlannedRun(config=replace(base, finetune=second, select=select), start=start)
 
 
-def runs(preset: str) -> dict[str, PlannedRun]:
+@cache
+def runs(preset: str) -> Mapping[str, PlannedRun]:
     """All runs of a preset, by names like `ner/ce`."""
     groups = {"cpu": cpu, "paper": paper, "tiny": tiny}[preset]()
     planned: dict[str, PlannedRun] = {}
