@@ -71,7 +71,7 @@ def convert(
             pretrain=Stage(objective=UniformMasking(), epochs=1),
             select=MaskPredict(),
         )
-        model = build(config.model, len(source), len(target))
+        model = build(config.model, Codecs(source, target))
         model.load_state_dict(renamed(state, config.model))
     except (UserError, KeyError, ValueError, TypeError, RuntimeError) as error:
         said = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
