@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softbeam.data.encoding import Codecs
 from softbeam.data.readers import read_texts
 from softbeam.data.tasks import Translation
 from softbeam.data.vocabulary import Vocabulary, save_codec
