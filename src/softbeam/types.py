@@ -62,7 +62,8 @@ class Batch(NamedTuple):
     them the end mark from the vocabulary.
     """
 
-    source: Int[Tensor, "batch source_time"]  #: 0 is padding
+    #: 0 is padding; a token may have several numbers: of itself and of its characters
+    source: Int[Tensor, "batch source_time *pieces"]
     target: Int[Tensor, "batch time"]
     mask: Bool[Tensor, "batch time"]  #: True where target is a known token
     ends: Ends  #: lengths of the targets, and the token that ends them if there is one
@@ -70,7 +71,7 @@ class Batch(NamedTuple):
     @classmethod
     def of(
         cls,
-        source: Int[Tensor, "batch source_time"],
+        source: Int[Tensor, "batch source_time *pieces"],
         target: Int[Tensor, "batch time"],
         lengths: Int[Tensor, " batch"] | None = None,
         *,

@@ -13,6 +13,7 @@ from softbeam.data.vocabulary import (
     SOURCE,
     TARGET,
     UNK,
+    Spelled,
     Subwords,
     Vocabulary,
     load_codec,
@@ -87,3 +88,29 @@ def test_a_broken_file_is_one_sentence(tmp_path, text):
 def test_double_tokens_are_refused():
     with pytest.raises(UserError, match="'a' is in it twice"):
         Vocabulary(["a", "b", "a"])
+
+
+def test_a_vocabulary_with_characters_survives_its_file(tmp_path):
+    words = Vocabulary.build(TEXT, specials=SOURCE)
+    spelled = Spelled.build(TEXT, words)
+    save_codec(spelled, tmp_path / "source.json")
+    loaded = load_codec(tmp_path / "source.json")
+    text = ["a", "wombat", "würde", "."]
+    assert isinstance(loaded, Spelled) and len(loaded) == len(words)
+    assert loaded.encode(text) == spelled.encode(text)
+    assert [numbers[0] for numbers in loaded.encode(text)] == words.encode(text)
+
+
+def test_a_character_of_one_word_alone_trains_the_unknown_character():
+    text = [tuple(f"w{i}" for i in range(1001)) + ("x", "xx")]
+    characters = Spelled.build(text, Vocabulary.build(text, specials=SOURCE)).characters
+    assert {"w", "0", "x"} <= set(characters.tokens)
+    assert "y" not in Spelled.build([(*text[0], "yyy")], Vocabulary([], SOURCE)).characters.tokens
+
+
+@pytest.mark.parametrize("characters", ["abc", [1], ["a", "a"], {"a": 1}])
+def test_characters_that_are_no_list_of_distinct_strings_are_refused(characters, tmp_path):
+    value = Vocabulary(["a"], SOURCE).to_json() | {"characters": characters}
+    (tmp_path / "source.json").write_text(json.dumps(value))
+    with pytest.raises(UserError, match="is not a vocabulary that softbeam wrote"):
+        load_codec(tmp_path / "source.json")

@@ -3,12 +3,17 @@
 import pytest
 import torch
 
+from softbeam.data.encoding import Codecs
+from softbeam.data.vocabulary import CHARACTERS, SOURCE, Spelled, Vocabulary
 from softbeam.errors import UserError
 from softbeam.models import building
 from softbeam.models.specs import Cmlm, Lstm, Transformer
 
+NINE = Codecs(
+    Spelled(Vocabulary("abcdefg", SOURCE), Vocabulary("abc", CHARACTERS)), Vocabulary("abcdefghi")
+)
 SPECS = [
-    Lstm(hidden=50, embedding=4),
+    Lstm(hidden=50, embedding=4, characters=3),
     Transformer(width=50, heads=1, layers=1, longest=8),
     Cmlm(width=50, heads=1, layers=1, longest=8),
 ]
@@ -16,11 +21,11 @@ SPECS = [
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
 def test_the_limit_is_the_bytes_of_all_copies(spec, monkeypatch):
-    size = sum(p.numel() * 4 for p in spec.build(9, 9).parameters())
+    size = sum(p.numel() * 4 for p in spec.build_for(NINE).parameters())
     monkeypatch.setattr(building, "memory", lambda: 3 * size)
-    building.build(spec, 9, 9, copies=3)
+    building.build(spec, NINE, copies=3)
     with pytest.raises(UserError, match=r"^--model\.(hidden|width) 50: .* parameters need .* GB"):
-        building.build(spec, 9, 9, copies=4)
+        building.build(spec, NINE, copies=4)
 
 
 def test_the_check_changes_no_weight():
@@ -29,5 +34,5 @@ def test_the_check_changes_no_weight():
         return torch.cat([p.flatten() for p in build().parameters()])
 
     for spec in SPECS:
-        plain = weights(lambda spec=spec: spec.build(9, 9))
-        assert plain.equal(weights(lambda spec=spec: building.build(spec, 9, 9)))
+        plain = weights(lambda spec=spec: spec.build_for(NINE))
+        assert plain.equal(weights(lambda spec=spec: building.build(spec, NINE)))

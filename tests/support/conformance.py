@@ -130,7 +130,7 @@ def padding_never_changes_a_number(model: nn.Module, data: list[Encoded], extra:
     batch = collate(data)
     padding = torch.zeros(len(data), extra, dtype=torch.long)
     batch = batch._replace(
-        source=torch.cat([batch.source, padding], 1),
+        source=pad(batch.source, (*[0, 0] * (batch.source.dim() - 2), 0, extra)),
         target=torch.cat([batch.target, padding], 1),
         mask=torch.cat([batch.mask, padding.bool()], 1),
     )

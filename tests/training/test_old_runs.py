@@ -9,6 +9,9 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from softbeam.cli import main
+from softbeam.cli.train import parse_run
+from softbeam.experiments.search_aware.cells import training
+from softbeam.training.api import train
 from softbeam.training.config import from_text, from_yaml, settings_of, to_json, to_yaml
 from softbeam.training.recipes import RECIPES
 
@@ -67,4 +70,37 @@ def test_an_old_run_that_was_stopped_goes_on_to_the_same_end(folder):
 def test_the_settings_of_a_recipe_survive_json(name):
     config = RECIPES[name]()
     assert from_text(to_json(config)) == config
-    assert json.loads(to_json(config)) == settings_of(config)
+    assert json.loads(to_json(config)) == settings_of(config, whole=False)
+
+
+CELLS = {  # as they were before models read characters
+    ("cpu", "ccg-uni/direct-annealed"): "be6351688f55",
+    ("cpu", "ccg-bi/sn-global"): "8999f449894d",
+    ("cpu", "ner/ce"): "1d93f4b6932e",
+    ("cpu", "mt/local"): "fe488be53a1c",
+    ("paper", "ccg-uni/direct-annealed"): "27c243e98f38",
+    ("paper", "ner/ce"): "39a37830a2fd",
+    ("paper", "mt/local"): "1f3c92dbfbf1",
+    ("tiny", "ccg-bi/sn-global"): "c08978d5fcf2",
+}
+
+
+@pytest.mark.parametrize(("preset", "run"), CELLS)
+def test_settings_that_were_added_change_no_cell_of_a_table(preset, run):
+    assert training(preset, run, 1).settings == CELLS[preset, run]
+
+
+def test_settings_that_were_added_are_off_in_an_old_file_and_on_in_the_recipe(folder):
+    def characters(*words: str) -> int:
+        return parse_run("train", ["tagging", *words])[0].model.characters
+
+    (folder / "part.yaml").write_text("model: {class_path: Lstm, init_args: {hidden: 64}}\n")
+    assert characters("--config", "finished/config.yaml") == 0
+    assert characters("--config", "part.yaml") == characters() > 0
+    assert from_yaml(folder / "finished" / "config.yaml").model.characters == 0
+
+
+def test_a_run_goes_on_from_python_with_the_settings_it_began_with(folder):
+    run = train("tagging", folder / "stopped", resume=True, quiet=True)
+    assert run.config == from_yaml(folder / "finished" / "config.yaml")
+    assert load_file(folder / "stopped" / "model.safetensors")

@@ -28,6 +28,7 @@ from softbeam.errors import UserError
 from softbeam.models import specs
 from softbeam.runtime import ranks
 from softbeam.training.config import (
+    begun,
     check_yaml,
     load_settings,
     objective_names,
@@ -268,7 +269,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     check_utf8(words)
     if words[0] not in RECIPES:
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
-    recipe = with_model(RECIPES[words[0]](), words)
+    recipe = with_model(started(command, words) or RECIPES[words[0]](), words)
     flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
@@ -285,6 +286,14 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     except UserError as error:
         raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
     return to_run(flags, parsed), parsed
+
+
+def started(command: str, words: list[str]) -> Any:
+    """Read the settings of the run that --resume continues; flags only have to repeat them."""
+    if command != "train" or "--resume" not in words:
+        return None
+    outs = [value for flag, value in options(words) if flag == "--out"]
+    return begun(Path(outs[-1] if outs else f"runs/{words[0]}"))
 
 
 @cache

@@ -8,11 +8,13 @@ import torch
 from softbeam.runtime import ranks
 from softbeam.types import Batch, Ends
 
+Token = int | tuple[int, ...]  # a number, or one and those of the pieces of a word
+
 
 class Encoded(NamedTuple):
     """One example as numbers. -1 in a target is a label unknown to the vocabulary."""
 
-    source: list[int]
+    source: Sequence[Token]
     target: list[int]
 
 
@@ -35,11 +37,20 @@ def collate(examples: Sequence[Encoded], *, eos: int | None = None) -> Batch:
     return Batch(source, target.clamp(min=0), target >= 0, Ends(lengths, eos))
 
 
-def pad(rows: Sequence[Sequence[int]], fill: int = 0) -> torch.Tensor:
-    """Fill rows up to one width, at least one column."""
+def pad(rows: Sequence[Sequence[Token]], fill: int = 0) -> torch.Tensor:
+    """Fill rows up to one width, at least one column; tokens of several numbers up to one depth."""
     width = max([1, *map(len, rows)])
-    cells = [[*row, *[fill] * (width - len(row))] for row in rows]
-    return torch.tensor(cells, dtype=torch.long).reshape(len(rows), width)
+    depth = max([0, *(len(token) for row in rows for token in row if isinstance(token, tuple))])
+    if not depth:
+        cells = [[*row, *[fill] * (width - len(row))] for row in rows]
+        return torch.tensor(cells, dtype=torch.long).reshape(len(rows), width)
+    numbers = [fill] * (len(rows) * width * depth)
+    for r, row in enumerate(rows):
+        for t, token in enumerate(row):
+            start = (r * width + t) * depth
+            pieces = token if isinstance(token, tuple) else (token,)
+            numbers[start : start + len(pieces)] = pieces
+    return torch.tensor(numbers, dtype=torch.long).reshape(len(rows), width, depth)
 
 
 def width(example: Encoded) -> int:

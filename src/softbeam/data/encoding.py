@@ -1,7 +1,7 @@
 """Turn examples into token numbers."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from softbeam.data.batches import Encoded
 from softbeam.data.readers import Example
@@ -26,7 +26,7 @@ def encode(examples: Sequence[Example], codecs: Codecs) -> list[Encoded]:
     return [
         Encoded(
             [*codecs.source.encode(e.source), *source_end],
-            [*codecs.target.encode(e.target), *end],
+            [*cast(list[int], codecs.target.encode(e.target)), *end],  # never with characters
         )
         for e in examples
     ]

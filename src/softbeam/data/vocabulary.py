@@ -33,7 +33,7 @@ class Codec(Protocol):
 
     def __len__(self) -> int: ...
     def id(self, special: str) -> int | None: ...
-    def encode(self, tokens: Sequence[str]) -> list[int]: ...
+    def encode(self, tokens: Sequence[str]) -> Sequence[int | tuple[int, ...]]: ...
     def decode(self, ids: Iterable[int]) -> list[str]: ...
     def to_json(self) -> dict[str, Any]: ...
 
@@ -101,6 +101,56 @@ class Vocabulary:
         return {"kind": "words", "specials": list(self.specials), "tokens": body}
 
 
+class Spelled:
+    """A vocabulary of words that also numbers their characters, so that unknown words differ.
+
+    A word becomes its own number, then those of a mark, its characters and another mark. Of a word
+    of more than `LONGEST_WORD` characters the middle is left out.
+    """
+
+    def __init__(self, words: Vocabulary, characters: Vocabulary):
+        self.words, self.characters, self.specials = words, characters, words.specials
+        if characters.specials != CHARACTERS or words.id(PAD) != 0:
+            raise ValueError("a vocabulary with characters needs the marks of both")
+        self.spellings: dict[str, tuple[int, ...]] = {}
+
+    @classmethod
+    def build(cls, sequences: Iterable[Sequence[str]], words: Vocabulary) -> "Spelled":
+        """Collect the characters of texts; those of a single word train the unknown character."""
+        distinct = {word for sequence in sequences for word in sequence}
+        spelled = [sorted(set(word)) for word in distinct]
+        least = 2 if len(distinct) > 1000 else 1
+        return cls(words, Vocabulary.build(spelled, specials=CHARACTERS, min_count=least))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def id(self, special: str) -> int | None:
+        return self.words.id(special)
+
+    def encode(self, tokens: Sequence[str]) -> list[tuple[int, ...]]:
+        numbers = self.words.encode(tokens)
+        return [(n, *self.spelling(token)) for n, token in zip(numbers, tokens, strict=True)]
+
+    def spelling(self, word: str) -> tuple[int, ...]:
+        """Return the numbers of a word's characters, with a mark on either side."""
+        half = LONGEST_WORD // 2
+        cut = word if len(word) <= LONGEST_WORD else word[:half] + word[-half:]
+        index = self.characters.index
+        return (index[BOS], *self.characters.encode(cut), index[EOS])
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        return self.words.decode(ids)
+
+    def to_json(self) -> dict[str, Any]:
+        body = self.characters.tokens[len(CHARACTERS) :]
+        return self.words.to_json() | {"characters": body}
+
+
+CHARACTERS = (PAD, BOS, EOS, UNK)
+LONGEST_WORD = 40  # characters
+
+
 class Subwords:
     """Byte-pair encoding of space-separated words by `tokenizers`; decoding returns words.
 
@@ -166,13 +216,17 @@ class Subwords:
 def codec_from_json(value: dict[str, Any]) -> Codec:
     """Build a vocabulary from the value of `to_json`; raises ValueError if it is not one."""
     kind, specials, tokens = value.get("kind"), value.get("specials"), value.get("tokens", [])
+    characters = value.get("characters")
     if not isinstance(kind, str) or KINDS.get(kind) not in value:
         kinds = ", or ".join(f"{kind} with {field}" for kind, field in KINDS.items())
         raise ValueError(f"its kind is {kind!r}; there are {kinds}")
     if specials is None or not (is_text(specials) and is_text(tokens)):
         raise ValueError("specials and tokens must be lists of strings")
+    if characters is not None and not is_text(characters):
+        raise ValueError("characters must be a list of strings")
     if kind == "words":
-        return Vocabulary(tokens, specials)
+        words = Vocabulary(tokens, specials)
+        return words if characters is None else Spelled(words, Vocabulary(characters, CHARACTERS))
     return Subwords(json.dumps(value["model"]), specials)
 
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 import torch
 from torch import nn
 
+from softbeam.data.encoding import Codecs
 from softbeam.errors import UserError
 from softbeam.models.specs import Model
 from softbeam.runtime.memory import memory
@@ -12,22 +13,21 @@ from softbeam.runtime.memory import memory
 TRAINED = 4  # copies of the weights in training: themselves, gradients, two averages of Adam
 
 
-def build(spec: Model, source_vocab: int, target_vocab: int, *, copies: int = 1) -> nn.Module:
+def build(spec: Model, codecs: Codecs, *, copies: int = 1) -> nn.Module:
     """Build a model.
 
     Raises UserError, before anything is allocated, if the memory does not hold its weights.
 
     Args:
         spec: the model.
-        source_vocab: size of the source's vocabulary.
-        target_vocab: size of the target's vocabulary.
+        codecs: the vocabularies of both sides.
         copies: how often numbers as many as the weights will be in memory, such as `TRAINED`.
     """
-    check_memory(spec, source_vocab, target_vocab, copies)
-    return spec.build(source_vocab, target_vocab)
+    check_memory(spec, codecs, copies)
+    return spec.build_for(codecs)
 
 
-def check_memory(spec: Model, source_vocab: int, target_vocab: int, copies: int) -> None:
+def check_memory(spec: Model, codecs: Codecs, copies: int) -> None:
     """Raises UserError if the memory does not hold a model's weights."""
     limit = memory()
     sizes = {f.name: getattr(spec, f.name) for f in fields(spec)}
@@ -36,7 +36,7 @@ def check_memory(spec: Model, source_vocab: int, target_vocab: int, copies: int)
         return
     try:
         with torch.device("meta"):  # shapes without memory
-            weights = list(spec.build(source_vocab, target_vocab).parameters())
+            weights = list(spec.build_for(codecs).parameters())
     except (NotImplementedError, RuntimeError):  # a user's own model, which needs real numbers
         return
     needed = copies * sum(weight.numel() * weight.element_size() for weight in weights)

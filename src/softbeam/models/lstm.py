@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from softbeam.tensors import reverse_within
+from softbeam.models.characters import CharacterCnn
+from softbeam.tensors import real_tokens, reverse_within
 
 State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, and the step number
 
@@ -25,24 +26,37 @@ class Encoded(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Embedding and LSTM layers, uni- or bidirectional."""
+    """Embeddings, what a convolution reads from characters, and LSTM layers in one or both ways."""
 
-    def __init__(self, vocab: int, embedding: int, hidden: int, *, both: bool, layers: int):
+    def __init__(
+        self,
+        vocab: int,
+        embedding: int,
+        hidden: int,
+        *,
+        both: bool,
+        layers: int,
+        spelling: CharacterCnn | None = None,
+    ):
         super().__init__()
         directions = 2 if both else 1
         self.embed = nn.Embedding(vocab, embedding)
         nn.init.normal_(self.embed.weight, std=embedding**-0.5)
-        inputs = [embedding] + [directions * hidden] * (layers - 1)
+        self.spelling = spelling
+        wide = embedding + (0 if spelling is None else spelling.width)
+        inputs = [wide] + [directions * hidden] * (layers - 1)
         self.layers = nn.ModuleList(
             nn.ModuleList(nn.LSTM(n, hidden, batch_first=True) for _ in range(directions))
             for n in inputs
         )
         self.width = directions * hidden
 
-    def forward(self, source: Int[Tensor, "batch source_time"], dropout: nn.Dropout) -> Encoded:
-        mask = source != 0
+    def forward(
+        self, source: Int[Tensor, "batch source_time *pieces"], dropout: nn.Dropout
+    ) -> Encoded:
+        mask = real_tokens(source)
         lengths = mask.sum(1)
-        values = dropout(self.embed(source))
+        values = dropout(self.words(source))
         for number, directions in enumerate(self.layers):
             values = values if number == 0 else dropout(values)
             forward, *backward = list(cast(nn.ModuleList, directions))
@@ -54,6 +68,13 @@ class Encoder(nn.Module):
         last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, outputs[0].shape[-1])
         ends = [outputs[0].gather(1, last).squeeze(1)] + [o[:, 0] for o in outputs[1:]]
         return Encoded(dropout(values), mask, torch.cat(ends, -1))
+
+    def words(self, source: Int[Tensor, "batch source_time *pieces"]) -> Tensor:
+        """Represent each word by its embedding, and by its characters if the model reads them."""
+        if self.spelling is None:
+            return self.embed(source)
+        source = source if source.dim() == 3 else source[:, :, None]  # of no sentence at all
+        return torch.cat([self.embed(source[:, :, 0]), self.spelling(source[:, :, 1:])], -1)
 
 
 class Recurrence(nn.Module):
@@ -149,10 +170,20 @@ class Seq2Seq(nn.Module):
         layers: int = 1,
         dropout: float = 0.0,
         tied: bool = False,
+        characters: int = 0,
+        alphabet: int | None = None,
     ):
         super().__init__()
         label = label_embedding or embedding
-        self.encoder = Encoder(source_vocab, embedding, hidden, both=encoder == "bi", layers=layers)
+        spelling = CharacterCnn(need_alphabet(alphabet), characters) if characters else None
+        self.encoder = Encoder(
+            source_vocab,
+            embedding,
+            hidden,
+            both=encoder == "bi",
+            layers=layers,
+            spelling=spelling,
+        )
         memory = self.encoder.width
         kind = FixedAttention if attention == "fixed" else BahdanauAttention
         self.attention = kind(memory, hidden, layers)
@@ -172,8 +203,14 @@ class Seq2Seq(nn.Module):
                 )
             self.output.weight = self.embed.weight
 
-    def forward(self, source: Int[Tensor, "batch source_time"]) -> "LstmDecoder":
+    def forward(self, source: Int[Tensor, "batch source_time *pieces"]) -> "LstmDecoder":
         return LstmDecoder(self, self.encoder(source, self.dropout))
+
+
+def need_alphabet(alphabet: int | None) -> int:
+    if alphabet is None:
+        raise ValueError("characters: the size of the alphabet is needed too")
+    return alphabet
 
 
 class LstmDecoder:

@@ -1,14 +1,29 @@
 """Descriptions of models, as configurations name them. Nothing here loads torch."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from softbeam.data.vocabulary import BOS, EOS, MASK, PAD, TARGET, UNK
+from softbeam.data.vocabulary import (
+    BOS,
+    EOS,
+    MASK,
+    PAD,
+    TARGET,
+    UNK,
+    Codec,
+    Spelled,
+    Vocabulary,
+)
 from softbeam.errors import UserError, check_range
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from softbeam.data.encoding import Codecs
+
+Texts = Mapping[str, Sequence[tuple[str, ...]]]  # the sources of train and dev
 
 WIDEST, DEEPEST = 10**6, 1000  # of layers, and their number
 
@@ -22,6 +37,19 @@ class Model(ABC):
 
     @abstractmethod
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
+
+    def build_for(self, codecs: "Codecs") -> "nn.Module":
+        """Build the model for the vocabularies of a run."""
+        return self.build(len(codecs.source), len(codecs.target))
+
+    def source_codec(self, words: Vocabulary | None, texts: Texts) -> Codec | None:
+        """Return the vocabulary of sources that the model needs; None for the usual one.
+
+        Args:
+            words: the usual one; None if it is one of subwords.
+            texts: the sources of train and dev.
+        """
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +65,8 @@ class Lstm(Model):
         layers: LSTM layers on each side.
         dropout: on embeddings, between layers, and before the output layer.
         tied: share the output layer with the output embeddings.
+        characters: width of what a convolution reads from the characters of each word, beside its
+            embedding; 0 for embeddings alone.
     """
 
     encoder: Literal["uni", "bi"] = "bi"
@@ -47,22 +77,44 @@ class Lstm(Model):
     layers: int = 1
     dropout: float = 0.0
     tied: bool = False
+    characters: int = field(default=0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         for name in ("embedding", "label_embedding", "hidden"):
             check_range(name, getattr(self, name), least=1, most=WIDEST)
         check_range("layers", self.layers, least=1, most=DEEPEST)
+        check_range("characters", self.characters, least=0, most=WIDEST)
         check_range("dropout", self.dropout, least=0, below=1)
         labels = self.label_embedding or self.embedding
         if self.tied and self.attention == "fixed" and self.hidden != labels:
             limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
             raise UserError(f"tied true: {limit}")
 
-    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+    def build(
+        self, source_vocab: int, target_vocab: int, *, alphabet: int | None = None
+    ) -> "nn.Module":
         from softbeam.models.lstm import Seq2Seq
 
         knobs = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Seq2Seq(source_vocab, target_vocab, **knobs)
+        return Seq2Seq(source_vocab, target_vocab, alphabet=alphabet, **knobs)
+
+    def build_for(self, codecs: "Codecs") -> "nn.Module":
+        source = codecs.source
+        spelled = isinstance(source, Spelled)
+        if spelled != bool(self.characters):
+            has = "has" if spelled else "has no"
+            raise UserError(f"characters {self.characters}: the run's vocabulary {has} characters")
+        alphabet = len(source.characters) if isinstance(source, Spelled) else None
+        return self.build(len(source), len(codecs.target), alphabet=alphabet)
+
+    def source_codec(self, words: Vocabulary | None, texts: Texts) -> Codec | None:
+        if not self.characters:
+            return None
+        if words is None:
+            raise UserError(
+                f"--model.characters {self.characters}: is for whole words; add --data.subwords 0"
+            )
+        return Spelled.build(texts["train"], words)
 
 
 @dataclass(frozen=True, kw_only=True)

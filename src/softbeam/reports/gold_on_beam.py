@@ -14,7 +14,7 @@ from softbeam.data.readers import Example
 from softbeam.data.vocabulary import EOS
 from softbeam.search.hard import beam_search
 from softbeam.search.tracked import token_scores, tracked_beam
-from softbeam.tensors import length_mask
+from softbeam.tensors import length_mask, real_tokens
 from softbeam.training.decoding import longest
 from softbeam.training.searches import Beam
 from softbeam.types import Decoder, Hypotheses
@@ -155,7 +155,7 @@ def gold_fates(
     fates: dict[int, Fate] = {}
     for numbers, batch in in_order(encoded, tokens=max(1, tokens // search.k)):
         source = batch.source.to(device)
-        sizes = (source != 0).sum(1)
+        sizes = real_tokens(source).sum(1)
         lengths = [len(encoded[number].target) for number in numbers]
         recovery = beam_recovery(
             search.bind(model(source), codecs.target),

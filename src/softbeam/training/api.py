@@ -14,7 +14,7 @@ from softbeam.runtime.allowed import allowing
 from softbeam.runtime.files import write_text
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training import many
-from softbeam.training.config import CONFIG, RunConfig, check, from_yaml, modules_of
+from softbeam.training.config import CONFIG, RunConfig, begun, check, from_yaml, modules_of
 from softbeam.training.recipes import RECIPES
 from softbeam.training.runs import Run, load_run, run_folder, runs_read
 
@@ -58,7 +58,11 @@ def train(
         workers: processes that train the restarts.
         overrides: other fields of the configuration, such as `model` or `select`.
     """
-    config, out = config_of(recipe), Path(out)
+    out = Path(out)
+    config = config_of(recipe)
+    if resume and isinstance(recipe, str):
+        with allowing(modules_of(*overrides.values())):
+            config = begun(out) or config
     if unknown := overrides.keys() - {f.name for f in fields(RunConfig)}:
         names = ", ".join(f.name for f in fields(RunConfig))
         raise TypeError(f"train has no argument {min(unknown)!r}; a configuration has {names}")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import yaml
 from jsonargparse import (
@@ -151,9 +151,25 @@ def load_settings(text: str) -> Any:
     settings = load_plain(without_modules(text))
     if isinstance(settings, dict) and isinstance(settings.get("select"), dict):
         settings["select"] = from_method(settings["select"])
-    for stage in settings.values() if isinstance(settings, dict) else ():
-        drop_loader(stage)
+    for part in settings.values() if isinstance(settings, dict) else ():
+        drop_loader(part)
+        say_defaults(part)
     return settings
+
+
+def say_defaults(part: Any) -> None:
+    """Give the fields that were added since a file was written their defaults.
+
+    A recipe's values are not for them: the run in the file had no such field. A file that a run
+    wrote has all fields of its time.
+    """
+    for kind in OURS if isinstance(part, dict) else ():
+        given = part.get("init_args")
+        if part.get("class_path") == kind.__name__ and isinstance(given, dict):
+            every = fields(cast(Any, kind))
+            new = {f.name: f.default for f in every if "added" in f.metadata}
+            if {f.name for f in every} - set(new) <= set(given):
+                part["init_args"] = new | given
 
 
 def drop_loader(stage: Any) -> None:
@@ -271,18 +287,23 @@ def check_stage(name: str, stage: Stage, model: Model) -> None:
         raise UserError(f"--{name}.objective: {kinds}")
 
 
-def settings_of(value: Any) -> Any:
+def settings_of(value: Any, *, whole: bool = True) -> Any:
     """Convert a configuration to JSON's types, with the names of classes that were chosen.
 
     `from_text` reads the result back to an equal value. A class outside of softbeam is named with
-    its module.
+    its module. Unless `whole`, fields that were added later are left out where they have
+    their default.
     """
     if is_dataclass(value):
-        own = {f.name: settings_of(getattr(value, f.name)) for f in fields(value)}
+        own = {
+            f.name: settings_of(getattr(value, f.name), whole=whole)
+            for f in fields(value)
+            if whole or "added" not in f.metadata or getattr(value, f.name) != f.default
+        }
         chosen = isinstance(value, CHOSEN)
         return {"class_path": path_of(type(value)), "init_args": own} if chosen else own
     if isinstance(value, tuple | list):
-        return [settings_of(item) for item in value]
+        return [settings_of(item, whole=whole) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -300,8 +321,12 @@ def modules_of(*values: Any) -> set[str]:
 
 
 def to_json(config: RunConfig) -> str:
-    """Print a run as one line of JSON: equal runs give equal texts."""
-    return json.dumps(settings_of(config), sort_keys=True, ensure_ascii=False)
+    """Print a run as one line of JSON: equal runs give equal texts.
+
+    A field that was added to a class later (its metadata say so) is left out if it has its default,
+    so that the identities of the runs of before do not change.
+    """
+    return json.dumps(settings_of(config, whole=False), sort_keys=True, ensure_ascii=False)
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -318,6 +343,11 @@ def from_yaml(path: Path) -> RunConfig:
     if isinstance(config.data, InMemory) and (path.parent / EXAMPLES).is_file():
         config = replace(config, data=replace(config.data, folder=str(path.parent)))
     return config
+
+
+def begun(out: Path) -> RunConfig | None:
+    """Read the settings of the run in a folder, which --resume continues; None without a run."""
+    return from_yaml(out / CONFIG) if (out / CONFIG).is_file() else None
 
 
 def from_text(text: str) -> RunConfig:

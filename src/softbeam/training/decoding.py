@@ -12,6 +12,7 @@ from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example, read_lines
 from softbeam.data.vocabulary import EOS, Codec
 from softbeam.errors import UserError
+from softbeam.tensors import real_tokens
 from softbeam.training.searches import Search
 from softbeam.types import Hypotheses
 
@@ -100,7 +101,7 @@ def decode_encoded(
             source = batch.source.to(device)
             decoder = model(source)
             search.check_model(decoder)
-            limits = search.limits((source != 0).sum(1), codec, longest(model))
+            limits = search.limits(real_tokens(source).sum(1), codec, longest(model))
             hypotheses = search(search.bind(decoder, codec), limits, eos=eos, rng=rng)
             for row, number in enumerate(numbers):
                 outputs[number] = read_out(hypotheses, row, codec)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softbeam.data.encoding import Codecs
 from softbeam.data.readers import read_texts
 from softbeam.data.tasks import Translation
 from softbeam.data.vocabulary import Vocabulary, save_codec
@@ -71,7 +72,7 @@ def convert(
             pretrain=Stage(objective=UniformMasking(), epochs=1),
             select=MaskPredict(),
         )
-        model = build(config.model, len(source), len(target))
+        model = build(config.model, Codecs(source, target))
         model.load_state_dict(renamed(state, config.model))
     except (UserError, KeyError, ValueError, TypeError, RuntimeError) as error:
         said = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())

@@ -148,7 +148,7 @@ def train_once(
     codecs = load_codecs(start, config) if start else make_codecs(config, corpus)
     if ranks.first() and resume:
         inputs.check(out, own_files(out), accept=accept)
-    model = build(config.model, len(codecs.source), len(codecs.target), copies=TRAINED)
+    model = build(config.model, codecs, copies=TRAINED)
     if warm:
         load_weights(model, warm / WEIGHTS)
     if not ranks.first():

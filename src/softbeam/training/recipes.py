@@ -21,12 +21,14 @@ from softbeam.objectives.masked import UniformMasking
 from softbeam.training.config import RunConfig, Stage
 from softbeam.training.searches import Beam, MaskPredict
 
+CHARACTERS = 64  # width of what taggers read from the characters of a word
+
 
 def tagging() -> RunConfig:
     """Tag your own column files (CoNLL): --data.train FILE --data.dev FILE."""
     return RunConfig(
         data=Tagging(),
-        model=Lstm(dropout=0.3),
+        model=Lstm(dropout=0.3, characters=CHARACTERS),
         pretrain=Stage(objective=CrossEntropy(), epochs=15, patience=3),
     )
 
@@ -35,7 +37,7 @@ def ccg() -> RunConfig:
     """CCG supertagging on the open treebank ccg-ewt (thesis 5.4.1, smaller)."""
     return RunConfig(
         data=Supertags(max_length=60),
-        model=Lstm(encoder="bi", dropout=0.3),
+        model=Lstm(encoder="bi", dropout=0.3, characters=CHARACTERS),
         pretrain=Stage(objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2),
         finetune=Stage(epochs=4, lr=1e-3),
         select=Beam(k=3),  # 2018, Sec. 3: "beam size ... was set to 3"
@@ -51,6 +53,7 @@ def ner() -> RunConfig:
             label_embedding=8,  # 2018, Sec. 3.1: "label embeddings of size 8"
             embedding=64,
             dropout=0.3,
+            characters=CHARACTERS,
         ),
         pretrain=Stage(objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2),
     )

@@ -286,7 +286,7 @@ def load_run(
     with allowing(allow_modules):
         config = from_yaml(folder / CONFIG)
     codecs = load_codecs(folder, config)
-    model = build(config.model, len(codecs.source), len(codecs.target))
+    model = build(config.model, codecs)
     load_weights(model, folder / WEIGHTS)
     if device is None and torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from softbeam.data.encoding import Codecs
 from softbeam.data.tasks import Corpus, Translation
-from softbeam.data.vocabulary import PAD, SOURCE, Subwords, Vocabulary, load_codec
+from softbeam.data.vocabulary import PAD, SOURCE, Spelled, Subwords, Vocabulary, load_codec
 from softbeam.errors import UserError
 from softbeam.training.config import RunConfig
 from softbeam.training.kinds import kind_of
@@ -12,22 +12,26 @@ from softbeam.training.kinds import kind_of
 
 def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
     """Make the vocabularies of the training split: closed label sets, words, or subwords."""
-    train = corpus.split("train")
-    sources, targets = [e.source for e in train], [e.target for e in train]
-    if not kind_of(config.data).has_end:
-        source = Vocabulary.build(sources, specials=SOURCE, min_count=min_count(sources))
-        return Codecs(source, Vocabulary.build(targets))
-    task = config.data
+    task, model = config.data, config.model
+    texts = {name: [e.source for e in corpus.split(name)] for name in ("train", "dev")}
+    sources, targets = texts["train"], [e.target for e in corpus.split("train")]
     if isinstance(task, Translation) and task.subwords > 0:
+        own = model.source_codec(None, texts)
         return Codecs(
-            Subwords.train(sources, size=task.subwords, specials=SOURCE),
-            Subwords.train(targets, size=task.subwords, specials=config.model.specials),
+            own or Subwords.train(sources, size=task.subwords, specials=SOURCE),
+            Subwords.train(targets, size=task.subwords, specials=model.specials),
         )
+    tags = not kind_of(task).has_end
     count = task.min_count if isinstance(task, Translation) else 1
-    return Codecs(
-        Vocabulary.build(sources, specials=SOURCE, min_count=count),
-        Vocabulary.build(targets, specials=config.model.specials, min_count=count),
+    words = Vocabulary.build(
+        sources, specials=SOURCE, min_count=min_count(sources) if tags else count
     )
+    labels = (
+        Vocabulary.build(targets)
+        if tags
+        else Vocabulary.build(targets, specials=model.specials, min_count=count)
+    )
+    return Codecs(model.source_codec(words, texts) or words, labels)
 
 
 def min_count(sources: list[tuple[str, ...]]) -> int:
@@ -40,10 +44,10 @@ def load_codecs(folder: Path, config: RunConfig) -> Codecs:
     """Load the vocabularies of a run; raises UserError if their specials do not fit its model."""
     source, target = (load_codec(folder / f"{side}.json") for side in ("source", "target"))
     needed = config.model.specials if kind_of(config.data).has_end else ()
-    if tuple(target.specials) != needed:
+    if tuple(target.specials) != needed or isinstance(target, Spelled):
         raise UserError(
             f"{folder / 'target.json'} has the special tokens {list(target.specials)}, but "
-            f"{list(needed)} are needed"
+            f"{list(needed)} without characters are needed"
         )
     if source.id(PAD) != 0:
         raise UserError(f"{folder / 'source.json'}: {PAD} must be its first special token")

@@ -61,7 +61,7 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     codecs = Codecs(source, Vocabulary([f"t{i}" for i in range(target_vocab)]))
     examples = [Example(("w0",), ("t0",))]
     corpus = Corpus({"train": examples, "dev": examples})
-    model = config.model.build(source_vocab, target_vocab)
+    model = config.model.build_for(codecs)
     trainer = Trainer(config, corpus, codecs, model, out, quiet=True)
     learner = Learner(model, CrossEntropy())
     optimizer = trainer.accelerator.prepare(make_optimizer(learner, config.pretrain))

@@ -200,8 +200,8 @@ def decay_runs(group: Group) -> dict[str, PlannedRun]:
 def cpu() -> dict[str, Group]:
     """The groups on public data; each run takes minutes."""
     second = Stage(epochs=4, lr=1e-3, schedule="linear", tokens=400)
-    tagger = ccg()
-    entities = replace(ner(), data=NamedEntities(limit=6000, max_length=40))
+    tagger = words_only(ccg())
+    entities = replace(words_only(ner()), data=NamedEntities(limit=6000, max_length=40))
     few = Stage(epochs=1, lr=3e-4, schedule="linear", tokens=1000)
     mt = translation()
     mt = replace(
@@ -251,7 +251,7 @@ def paper() -> dict[str, Group]:
         restarts=3,  # 2019, Sec. 4: "at least three random restarts"
     )
     entities = replace(
-        ner(),
+        words_only(ner()),
         data=NamedEntities(corpus="conll2003-de", path="data/conll2003-de"),  # 2018, Sec. 3.1
         pretrain=first,
         restarts=3,  # 2017, Sec. 5: "multiple random restarts"
@@ -313,6 +313,11 @@ def shrunk(group: Group) -> Group:
 
 def with_encoder(config: RunConfig, encoder: Literal["uni", "bi"]) -> RunConfig:
     return replace(config, model=replace(lstm(config), encoder=encoder))
+
+
+def words_only(config: RunConfig) -> RunConfig:
+    """The same run with a model that reads no characters, as in the papers."""
+    return replace(config, model=replace(lstm(config), characters=0))
 
 
 def lstm(config: RunConfig) -> Lstm:
