@@ -86,8 +86,8 @@ def compare(
         references = kind_of(task).problems(corpus.split(split)).references * len(seeds)
         rows = table_rows(scored, trials[0], references, seeds)
         note = (
-            f"{corpus_text(corpus.described, split, len(corpus.split(split)))}; each trial is decoded "
-            "with the search that chose its weights. Spread: standard deviation over seeds. "
+            f"{corpus_text(corpus.described, split, len(corpus.split(split)))}; each trial is "
+            "decoded with the search that chose its weights. Spread: standard deviation of seeds. "
             f"Against first: the difference to {trials[0].name}, with a 95 % interval and p by a "
             "paired bootstrap over sentences."
         )

@@ -56,7 +56,10 @@ def learning_curves(trials: Trials) -> list[dict[str, str]]:
     marks = {begins[id(run)] for run in runs} | {begins[id(r)] + second_stage(r) for r in runs}
     end = max((x[-1] for p in kept for curve in p.curves for x, _ in curve.lines), default=1)
     return [
-        {"title": p.title, "svg": lines_svg("update", p.label, p.curves, end=end, marks=sorted(marks - {0}))}
+        {
+            "title": p.title,
+            "svg": lines_svg("update", p.label, p.curves, end=end, marks=sorted(marks - {0})),
+        }
         for p in kept
     ]
 
@@ -96,7 +99,10 @@ def line_of(run: ShownRun, begin: int, kind: str, name: str, keep: Mapping[str, 
 
 def named(run: ShownRun, row: Mapping[str, Any]) -> dict[str, Any]:
     """The metric of a row, and the objective of its stage."""
-    return {"metric": row.get("metric"), "objective": run.objectives.get(row["stage"], row["stage"])}
+    return {
+        "metric": row.get("metric"),
+        "objective": run.objectives.get(row["stage"], row["stage"]),
+    }
 
 
 def varies(panel: Panel) -> bool:

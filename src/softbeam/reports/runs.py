@@ -181,7 +181,9 @@ def run_table(trials: Mapping[str, Sequence[ShownRun]]) -> ResultTable:
     several = any(len(runs) > 1 for runs in trials.values())
     intervals = "over sentences; of several seeds, of their mean over seeds"
     note = f"Intervals are {intervals if several else 'over sentences'}."
-    return ResultTable("Training runs", rows, f"All with {', '.join(same)}. {note}" if same else note)
+    return ResultTable(
+        "Training runs", rows, f"Each with {'; '.join(same)}. {note}" if same else note
+    )
 
 
 def result_of(runs: Sequence[ShownRun]) -> Row:
@@ -191,7 +193,7 @@ def result_of(runs: Sequence[ShownRun]) -> Row:
     if metric is None:
         return {"metric": "not finished", "value": NOT_GIVEN, INTERVAL: NOT_GIVEN}
     less = " (less is better)" if metric in LOWER_IS_BETTER else ""
-    ends = runs[0].summary.get("interval") if len(values) == 1 else over_repetitions(values)[0]
+    ends: Any = interval_of(runs[0]) if len(runs) == 1 else over_repetitions(values)[0]
     right = many(is_number)(ends) and len(ends) == 2
     return {
         "metric": f"{metric.replace('_', ' ')}{less}",
@@ -200,10 +202,19 @@ def result_of(runs: Sequence[ShownRun]) -> Row:
     }
 
 
+def interval_of(run: ShownRun) -> Any:
+    """The interval that the log has of the epoch whose weights were kept; None if it has none."""
+    last = list(run.objectives)[-1:]
+    best = [
+        r for r in run.dev if [r["stage"]] == last and r.get("epoch") == run.summary.get("epoch")
+    ]
+    return best[-1].get("interval") if best else None
+
+
 def main_value(run: ShownRun) -> float | None:
     """The main metric of a finished run."""
     name = run.summary.get("metric")
-    value = run.summary.get("metrics", {}).get(name) if isinstance(name, str) else None
+    value: Any = run.summary.get("metrics", {}).get(name) if isinstance(name, str) else None
     return float(value) if is_number(value) else None
 
 
