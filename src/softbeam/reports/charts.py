@@ -107,7 +107,7 @@ def lines_svg(
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False, "font.size": 9.5}):  # a name may have dollar signs
-        chart, (axes,) = figure_of(1, 5.6, 2.9)
+        chart, (axes,) = figure_of(1, 5.0, 2.7)
         for curve in curves:
             draw_curve(axes, curve)
         if end is not None:

@@ -474,7 +474,7 @@ class Trainer:
         scored = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
         scores = Best(*ranks.from_first(scored))
         improved = scores.score > point.best.score
-        progress.say(f"{name} {scores.text(loss)}{' (best)' if improved else ''}")
+        progress.note(f"{name} {scores.text(loss)}{' (best)' if improved else ''}")
         weights = point.weights
         if improved and ranks.first() and outputs.identity(self.out) == self.folder:
             save_weights(self.model, self.out / WEIGHTS)
