@@ -53,7 +53,7 @@ def test_the_whole_story(tmp_path, capsys, monkeypatch):
     assert all(f"- {line}" in said for line in conclusions(tables))
     page = (tmp_path / "the demo" / "report.html").read_text()
     assert all(name in page for name in (*trained, *samplers))  # both halves
-    assert "Soft beams" in page and "Alpha of the relaxation" in page
+    assert "Soft beams" in page and "Training loss, direct-loss" in page
     commands = what_next(tmp_path / "the demo")
     assert all(command in said for command in commands)
     decode, evaluate, train, sample, report = map(shlex.split, commands)

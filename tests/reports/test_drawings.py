@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.errors import UserError
-from softbeam.reports.charts import figure_of, image, lines_svg
+from softbeam.reports.charts import Curve, figure_of, image, lines_svg
 from softbeam.reports.drawings import drawing, rebuilt
 
 START = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -90,7 +90,7 @@ def test_a_chart_keeps_its_parts_and_takes_the_colours_of_the_page(tmp_path):
 
 
 def test_a_label_is_escaped():
-    svg = lines_svg("update", '"><script>', [("<b>", [1, 2], [3.0, 4.0])])
+    svg = lines_svg("update", '"><script>', [Curve("<b>", [([1, 2], [3.0, 4.0])], "#123456")])
     assert 'aria-label="&quot;&gt;&lt;script&gt;"' in svg and "<script" not in svg
 
 

@@ -6,8 +6,9 @@ from html.parser import HTMLParser
 import pytest
 
 from softbeam.errors import UserError
-from softbeam.reports.page import ResultTable, series, write_report
+from softbeam.reports.page import write_report
 from softbeam.reports.records import write_record
+from softbeam.reports.results import TABLES, ResultTable, save_tables
 from softbeam.reports.verdicts import claim_text, judged
 from support.report_folders import ALERT, write_run
 
@@ -25,14 +26,16 @@ def test_the_page_shows_runs_and_loads_nothing(tmp_path):
     write_run(tmp_path / "runs" / "a")
     write_run(tmp_path / "runs" / "b")
     rows = [{"task": ALERT, "greedy": 61.04}]
-    page = write_report(
-        [tmp_path / "runs"], tmp_path / "report.html", tables=[ResultTable("Results", rows)]
-    ).read_text()
+    save_tables(tmp_path / "runs", ALERT, [ResultTable("A table", rows, ALERT)])
+    page = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
     tags = Tags()
     tags.feed(page)
     names = [tag for tag, _ in tags.seen]
-    assert names.count("svg") == 2 and names.count("details") == 2
-    assert "script" not in names and ALERT not in page and "&lt;script&gt;" in page
+    assert names.count("svg") == 3 and names.count("details") == 2
+    assert names.count("script") == 2, "the page's data, and its own script"
+    assert ALERT not in page and "&lt;script&gt;" in page
+    results = page.index("A table"), page.index("Training runs"), page.index("Learning curves")
+    assert results == tuple(sorted(results)), "results come first"
     loaded = [
         a for _, a in tags.seen for key in ("src", "href") if str(a.get(key, "")).startswith("http")
     ]
@@ -48,9 +51,22 @@ def test_an_unfinished_run_is_shown_as_such(tmp_path):
     assert "not finished" in page
 
 
-def test_a_second_stage_goes_on_where_the_first_ended():
-    rows = [{"stage": s, "update": u, "loss": 0.0} for s, u in (("a", 5), ("a", 9), ("b", 2))]
-    assert series(rows, "loss")[0] == [5, 9, 11]
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        '{"title": "x", "tables": [1]}',
+        '{"title": "x", "tables": [{"title": "t", "note": "", "rows": [{"a": []}]}]}',
+        '{"title": "x", "tables": [{"title": "t", "note": "", "rows": []}]}',
+        '{"title": "x", "tables": [{"title": "t", "note": "", "rows": [{"a": 1}, {"b": 1}]}]}',
+    ],
+)
+def test_tables_that_are_not_ours_are_refused(tmp_path, content):
+    write_run(tmp_path / "runs" / "a")
+    (tmp_path / "runs" / TABLES).write_text(content)
+    with pytest.raises(UserError, match="is not a file of tables"):
+        write_report([tmp_path / "runs"], tmp_path / "report.html")
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):

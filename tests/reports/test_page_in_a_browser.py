@@ -17,7 +17,9 @@ from softbeam.errors import UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports import page as pages
+from softbeam.reports.charts import COLORS
 from softbeam.reports.page import as_script, policy, write_report
+from softbeam.reports.runs import describe
 from softbeam.reports.soft_beams import FAINT, FEW, layout, pictures, shortened
 from softbeam.training.loop import train
 from softbeam.training.recipes import stress
@@ -51,14 +53,33 @@ OPERATE = """window.addEventListener("load", () => {
     verdict.dispatchEvent(new Event("input"));
     filtered.push(claims());
   }
+  const settings = document.querySelector("details"), copy = settings.querySelector("button");
+  settings.open = true;
+  copy.click();
+  const command = getSelection().toString(), paper = getComputedStyle(document.body);
+  const tables = [...document.querySelectorAll(".wide")];
   const found = {
+    command, dark: matchMedia("(prefers-color-scheme: dark)").matches, ink: paper.color,
+    page: paper.backgroundColor, tables: tables.some((box) => box.scrollWidth > box.clientWidth),
+    boxes: tables.every((box) => box.getBoundingClientRect().right <= innerWidth),
+    charts: [...document.querySelectorAll(".figures svg")].map((svg) => svg.clientWidth),
     failed, filtered, first, second, lattices, marked, other: sample.textContent,
     links: [...document.querySelectorAll("nav a")].map((a) => !!document.querySelector(a.hash)),
     title: document.title, wide: document.documentElement.scrollWidth <= innerWidth,
     output: document.querySelector("output").textContent,
   };
-  document.body.setAttribute("data-found", JSON.stringify(found));
+  setTimeout(() => parent.postMessage({ ...found, copied: copy.textContent }, "*"), 50);
 });"""
+FRAMES = """<!doctype html><body>
+<iframe src="operated.html" style="width: 1000px; height: 900px; color-scheme: light"></iframe>
+<iframe src="operated.html" style="width: 400px; height: 900px; color-scheme: dark"></iframe>
+<script>
+const every = [];
+addEventListener("message", (event) => {
+  every.push(event.data);
+  document.body.setAttribute("data-found", JSON.stringify(every));
+});
+</script></body>"""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +116,8 @@ def samples(path: Path) -> Path:
 
 def shown(browser: str, page: Path) -> tuple[str, str]:
     """The page as the browser has it in the end, and what the browser's console says."""
-    words = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,900", "--dump-dom"]
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1500,900", "--dump-dom"]
+    words += ["--virtual-time-budget=500"]
     done = subprocess.run(
         [browser, *words, "--enable-logging=stderr", page.as_uri()],
         capture_output=True,
@@ -106,8 +128,11 @@ def shown(browser: str, page: Path) -> tuple[str, str]:
     return done.stdout, "\n".join(said)
 
 
-def dumped(browser: str, page: Path) -> dict:
-    """What the page says of itself after it was operated; its policy admits the two scripts."""
+def dumped(browser: str, page: Path) -> list[dict]:
+    """What the page says of itself after it was operated; its policy admits the two scripts.
+
+    First on a wide light screen, then on a dark screen of a phone's width.
+    """
     text = page.read_text()
     policies = policy("", WATCH), policy("", OPERATE)
     hashes = [re.search("script-src (.*?);", part)[1] for part in policies]
@@ -115,10 +140,30 @@ def dumped(browser: str, page: Path) -> dict:
     head, body = (f"<script>{script}</script>" for script in (WATCH, OPERATE))
     text = text.replace('<meta name="viewport"', f'{head}<meta name="viewport"')
     page.with_name("operated.html").write_text(text.replace("</body>", f"{body}</body>"))
-    dom, said = shown(browser, page.with_name("operated.html"))
+    page.with_name("frames.html").write_text(FRAMES)
+    dom, said = shown(browser, page.with_name("frames.html"))
     found = re.search(r'data-found="([^"]*)"', dom)
     assert found and said == "", said
-    return json.loads(unescape(found[1]))
+    return sorted(json.loads(unescape(found[1])), key=lambda each: each["dark"])
+
+
+def contrast(*colors: str) -> float:
+    """The contrast of two colours, `rgb(1, 2, 3)` or `#010203` (Web Content Accessibility)."""
+    light = []
+    for color in colors:
+        parts = [int(part, 16) for part in re.findall("[0-9a-f]{2}", color)]
+        if color.startswith("rgb"):
+            parts = [int(part) for part in re.findall(r"\d+", color)[:3]]
+        linear = [((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 255 / 12.92 for c in parts]
+        light.append(sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+def test_curves_can_be_seen_on_light_and_dark_pages():
+    light, dark = re.findall("--page: (#[0-9a-f]+)", pages.STYLE)
+    assert (light, dark) == ("#ffffff", "#16181c")
+    for color in COLORS:
+        assert min(contrast(color, light), contrast(color, dark)) >= 3, color
 
 
 @pytest.mark.slow
@@ -128,9 +173,15 @@ def test_the_page_works_in_a_browser(run, tmp_path, require_program):
     write_table_record(tmp_path / "tables" / "table-5.3.json")
     paths = [run, tmp_path / "tables", samples(tmp_path / "samples.jsonl")]
     page = write_report(paths, tmp_path / "report.html")
-    found = dumped(browser, page)
-    assert found["failed"] == [] and found["title"] == "softbeam"
-    assert found["links"] == [True] * 6 and found["wide"]
+    found, phone = dumped(browser, page)
+    for each in (found, phone):
+        assert each["failed"] == [] and each["title"] == "softbeam" and each["copied"] == "Copied"
+        assert each["links"] == [True] * 7 and each["wide"] and each["boxes"]
+        assert each["command"] == next(iter(describe(run).commands.values()))
+        assert contrast(each["ink"], each["page"]) > 7
+    assert phone["dark"] and not found["dark"] and phone["page"] != found["page"]
+    assert phone["tables"], "wide tables scroll in their own box"
+    assert all(300 < width <= 400 for width in phone["charts"])
     assert found["filtered"] == [[True], [False], [True]], "one claim, which is reproduced"
     assert found["first"].startswith("step 1, element 1: words")
     assert found["second"].startswith("step 1, element 2: words")

@@ -28,7 +28,8 @@ from softbeam.experiments.reproduce import claims_in
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives.soft_beam import DirectLoss
-from softbeam.reports.page import describe, write_report
+from softbeam.reports.page import write_report
+from softbeam.reports.runs import commands, describe, run_table, trials_of
 from softbeam.reports.verdicts import claim_text
 from softbeam.runtime import cells, files
 from softbeam.sampling.texts.files import make_header, read_header, read_samples, write_samples
@@ -190,7 +191,9 @@ def test_what_a_report_reads(name, data, run_files, tmp_path):
     kind = spoilt if name.endswith(".json") else damaged
     (tmp_path / name).write_bytes(data.draw(kind(run_files[name])))
     found = value_or_sentence(lambda: describe(tmp_path))
-    assert found is None or found["name"] == tmp_path.name
+    if found is not None:
+        assert found.name == tmp_path.name
+        assert commands(found) and run_table(trials_of([found])).rows
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from softbeam.errors import LARGEST_SEED, UserError, check_range
 from softbeam.reports.charts import require_charts
-from softbeam.reports.page import ResultTable, write_report
-from softbeam.reports.tables import titled_rows
+from softbeam.reports.page import write_report
+from softbeam.reports.results import ResultTable, save_tables
+from softbeam.reports.runs import corpus_text
+from softbeam.reports.tables import titled_rows, with_interval
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.training.config import RunConfig, Stage, modules_of, to_json
@@ -80,10 +82,18 @@ def compare(
             for trial in [*starts.values(), *trials]
         }
         task = trials[0].config.data
-        references = kind_of(task).problems(task.load().split(split)).references * len(seeds)
+        corpus = task.load()
+        references = kind_of(task).problems(corpus.split(split)).references * len(seeds)
         rows = table_rows(scored, trials[0], references, seeds)
-        tables = [ResultTable("Results", [readable(row) for row in rows])]
-        write_report([out], out / "report.html", title="comparison", tables=tables)
+        note = (
+            f"{corpus_text(corpus.described, split, len(corpus.split(split)))}; each trial is "
+            "decoded with the search that chose its weights. Spread: standard deviation of seeds. "
+            f"Against first: the difference to {trials[0].name}, with a 95 % interval and p by a "
+            "paired bootstrap over sentences."
+        )
+        tables = [ResultTable(f"Comparison on {split}", [readable(row) for row in rows], note)]
+        save_tables(out, "comparison", tables)
+        write_report([out], out / "report.html")
     return {"split": split, "rows": rows, "report": str(out / "report.html")}
 
 
@@ -163,7 +173,7 @@ def readable(row: dict[str, Any]) -> dict[str, Any]:
         **{f"seed {seed}": value for seed, value in row["values"].items()},
         "mean": row["mean"],
         "spread": "" if row["spread"] is None else f"{row['spread']:.2f}",
-        "against first": f"{against['difference']:+.2f}" if against else "",
+        "against first": with_interval(against, 2) if against else "",
         "p": f"{against['p_value']:.3f}" if against else "",
     }
 

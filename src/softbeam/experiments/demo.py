@@ -30,8 +30,9 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.charts import require_charts
-from softbeam.reports.page import ResultTable, write_report
-from softbeam.reports.tables import titled_rows
+from softbeam.reports.page import write_report
+from softbeam.reports.results import ResultTable, save_tables
+from softbeam.reports.tables import titled_rows, with_interval
 from softbeam.runtime.grid import grid_folder
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run_chains
@@ -117,7 +118,8 @@ def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
         tables = tables_of(rows, len(test))
         for table in tables:
             print(titled_rows(table.title, table.rows), fill(table.note, 100), "", sep="\n")
-        page = write_report([out], out / "report.html", title="softbeam demo", tables=tables)
+        save_tables(out, "softbeam demo", tables)
+        page = write_report([out], out / "report.html")
     for line in conclusions(rows):
         print(f"- {line}")
     print(f"report: {page}  ({clock(time.monotonic() - started)})", "what next:", sep="\n")
@@ -311,7 +313,7 @@ def tables_of(rows: Mapping[str, Sequence[Row]], words: int) -> list[ResultTable
         ResultTable(
             f"How much more is right than after {MORE}",
             [
-                {k: v if isinstance(v, str) else with_interval(v) for k, v in row.items()}
+                {k: v if isinstance(v, str) else with_interval(v, 1) for k, v in row.items()}
                 for row in rows["differences"]
             ],
             "Points of letters right, with 95 % intervals over test words (one seed); as many "
@@ -327,12 +329,6 @@ def tables_of(rows: Mapping[str, Sequence[Row]], words: int) -> list[ResultTable
     ]
 
 
-def with_interval(found: Row) -> str:
-    """Print a difference with its interval: `+4.5 [+3.8, +5.1]`."""
-    low, high = found["interval"]
-    return f"{found['difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
 def conclusions(rows: Mapping[str, Sequence[Row]]) -> list[str]:
     """Say in sentences what the tables show of the soft beam and of the samplers."""
     right = {row["training"]: row for row in rows["accuracy"]}
@@ -341,10 +337,10 @@ def conclusions(rows: Mapping[str, Sequence[Row]]) -> list[str]:
     unclear = "" if gain["both raw"]["interval"][0] > 0 else "; no clear gain"
     _, mh, gibbs = rows["sampling"]
     return [
-        f"{GLOBAL}: {with_interval(gain['as trained'])} points above {MORE}, each decoded as it "
+        f"{GLOBAL}: {with_interval(gain['as trained'], 1)} points above {MORE}, each decoded as it "
         "was trained",
         f"of these, {free:+.1f} need no training: {MORE} gains them when it is decoded with raw "
-        f"scores; with raw scores for both, {with_interval(gain['both raw'])}{unclear}",
+        f"scores; with raw scores for both, {with_interval(gain['both raw'], 1)}{unclear}",
         f"whole words right, both raw: {right[GLOBAL]['words raw']:.1f} % after {GLOBAL}, "
         f"{right[MORE]['words raw']:.1f} % after {MORE}",
         f"mean energy: Metropolis-Hastings is {mh['off']:.1f} standard errors off the truth, "

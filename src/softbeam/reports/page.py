@@ -6,50 +6,45 @@ samples.
 
 import json
 import re
+import shlex
+import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
-from softbeam.errors import UserError, check_range, need
-from softbeam.objectives.soft_beam import SoftBeamObjective
-from softbeam.reports.charts import lines_svg, readable
+from softbeam import __version__
+from softbeam.errors import check_range, need
+from softbeam.reports.charts import readable
+from softbeam.reports.curves import learning_curves
 from softbeam.reports.drawings import drawing
 from softbeam.reports.records import figures, place, read_record
+from softbeam.reports.results import read_tables
+from softbeam.reports.runs import ShownRun, describe, find_runs, run_table, trials_of
 from softbeam.reports.samples import chains
 from softbeam.reports.soft_beams import layout, pictures
 from softbeam.reports.tables import Pair, columns_of, pairs
 from softbeam.reports.verdicts import verdict_counts
-from softbeam.runtime.files import LARGEST_CONFIG, read_input, read_object, write_text
+from softbeam.runtime.files import write_text
 from softbeam.schedules import LARGEST_ALPHA
-from softbeam.training.config import from_yaml
-from softbeam.training.runs import CONFIG, METRICS, WEIGHTS, read_metrics, read_summary
+from softbeam.training.runs import METRICS
 
 TEMPLATE, STYLE, SCRIPT = (
     Path(__file__).with_name(name).read_text(encoding="utf-8")
     for name in ("report.html.jinja", "report.css", "report.js")
 )
-SCHEDULES = {"alpha": "Alpha of the relaxation", "gold": "Probability of feeding gold"}
 RECORDS = ("table-*.json", "figure-*.json")  # files that `reproduce` writes
-
-
-class ResultTable(NamedTuple):
-    """Rows of results under a title, with a note that explains the columns."""
-
-    title: str
-    rows: Sequence[Mapping[str, Any]]
-    note: str = ""
 
 
 def write_report(
     paths: Sequence[Path],
     out: Path,
     *,
-    title: str = "softbeam",
-    tables: Sequence[ResultTable] = (),
+    title: str = "",
     beams: int = 1,
     sentences: Sequence[int] = (),
 ) -> Path:
@@ -58,8 +53,7 @@ def write_report(
     Args:
         paths: run folders, folders of runs or of `reproduce`, and files of samples (.jsonl).
         out: the file to write.
-        title: title of the page.
-        tables: tables of results, shown first.
+        title: title of the page; that of the folder's own tables if not given.
         beams: how many runs get pictures of their soft beams.
         sentences: numbers, from 1, of the dev sentences whose beams are drawn; a few short ones if
             not given.
@@ -68,17 +62,25 @@ def write_report(
     files = [path for path in paths if path.suffix == ".jsonl"]
     folders = [path for path in paths if path not in files]
     records = [record for folder in folders for record in read_records(folder)]
+    titles, tables = zip(*map(read_tables, folders), strict=True) if folders else ((), ())
     runs = [describe(folder) for folder in find_runs(folders, needed=not (files or records))]
-    sampled = [chains(path) for path in files]
+    trials, sampled = trials_of(runs), [chains(path) for path in files]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(TEMPLATE).render(
-        title=title,
-        tables=tables,
+        title=title or (titles[0] if len(paths) == 1 and any(titles) else "softbeam"),
+        written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        version=__version__,
+        tables=[
+            *chain.from_iterable(tables),
+            *([run_table(trials)] if runs else []),
+            *(file["table"] for file in sampled),
+        ],
         records=records,
         several=len({record["folder"] for record in records}) > 1,
         totals=verdict_counts(claim for record in records for claim in record["claims"]),
         runs=runs,
-        curves=curves(runs),
+        seeds=len(trials) < len(runs),
+        curves=learning_curves(trials),
         beams=drawn_beams(runs, beams, sentences),
         sampled=sampled,
         policy=policy(STYLE, SCRIPT),
@@ -118,6 +120,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
             "counts": verdict_counts(record["claims"]),
         }
         record["environment"] = record.get("environment") or {}
+        record["command"] = shlex.join(record["environment"].get("command", []))
         record["cells_shown"] = table_cells(record) if "published" in record else {}
         record["columns"] = columns_of(record["rows"]) if "published" in record else []
         record["figures"] = figures(record)
@@ -136,99 +139,19 @@ def anchor(path: Path) -> str:
 
 
 def drawn_beams(
-    runs: Sequence[dict[str, Any]], most: int, sentences: Sequence[int]
+    runs: Sequence[ShownRun], most: int, sentences: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Pictures of the soft beams of at most `most` runs; runs trained on them come first."""
-    able = [run for run in runs if run["left_to_right"] and run["finished"]]
-    able.sort(key=lambda run: (not run["soft_beam"], "alpha" not in run["schedules"]))
+    alphas = {id(run): [row["alpha"] for row in run.train if "alpha" in row] for run in runs}
+    able = [run for run in runs if run.settings.model.left_to_right and run.finished]
+    able.sort(key=lambda run: (not run.soft_beam, not alphas[id(run)]))
     beams = []
     for run in able[:most]:
-        alpha = run["schedules"].get("alpha", ([], [1.0]))[1][-1]
-        check_range(
-            f"{run['folder'] / METRICS}: the last alpha", alpha, above=0, most=LARGEST_ALPHA
-        )
+        alpha = (alphas[id(run)] or [1.0])[-1]
+        check_range(f"{run.folder / METRICS}: the last alpha", alpha, above=0, most=LARGEST_ALPHA)
         drawn = [
             picture._asdict() | {"drawn": layout(picture)}
-            for picture in pictures(run["folder"], alpha=alpha, sentences=sentences)
+            for picture in pictures(run.folder, alpha=alpha, sentences=sentences)
         ]
-        beams.append({"run": run["name"], "alpha": alpha, "sentences": drawn})
+        beams.append({"run": run.name, "alpha": alpha, "sentences": drawn})
     return beams
-
-
-def find_runs(folders: Sequence[Path], *, needed: bool = True) -> list[Path]:
-    """The folders that are runs, and the runs directly inside the others.
-
-    Raises UserError if a folder holds no run and `needed` is true.
-    """
-    every: list[Path] = []
-    for folder in folders:
-        inside = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("*/" + CONFIG))
-        runs = [path if path.is_dir() else path.parent for path in inside]
-        if not runs and needed:
-            raise UserError(f"{folder} holds no run: no {CONFIG} in it or one level below")
-        every.extend(runs)
-    return every
-
-
-def describe(folder: Path) -> dict[str, Any]:
-    """What the page shows of a run."""
-    rows = read_metrics(folder) if (folder / METRICS).exists() else []
-    file = folder / "environment.json"
-    types = {"command": list, "packages": dict, "files": dict}
-    train = [r for r in rows if r["kind"] == "train"]
-    config, settings = read_config(folder / CONFIG), from_yaml(folder / CONFIG)
-    return {
-        "name": readable(folder.name),
-        "folder": folder,
-        "finished": (folder / WEIGHTS).is_file(),
-        "left_to_right": settings.model.left_to_right,
-        "soft_beam": any(isinstance(s.objective, SoftBeamObjective) for _, s in settings.stages),
-        "schedules": schedules(train),
-        "config": config,
-        "summary": read_summary(folder),
-        "environment": read_object(file, "a run's environment", types) if file.exists() else {},
-        "train": train,
-        "dev": [r for r in rows if r["kind"] == "dev"],
-    }
-
-
-def read_config(path: Path) -> str:
-    try:
-        return read_input(path, LARGEST_CONFIG).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def curves(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Charts of all runs by the update: loss, metrics on dev, alpha, the probability of gold."""
-    loss = [(r["name"], *series(r["train"], "loss")) for r in runs if r["train"]]
-    charts = [("Training loss", "loss", loss)]
-    for metric in sorted({r["dev"][0]["metric"] for r in runs if r["dev"]}):
-        rows = [r for r in runs if r["dev"] and r["dev"][0]["metric"] == metric]
-        lines = [(r["name"], *series(r["dev"], "value")) for r in rows]
-        charts.append((f"Dev {metric.replace('_', ' ')}, percent", metric, lines))
-    for name, title in SCHEDULES.items():
-        lines = [(r["name"], *r["schedules"][name]) for r in runs if name in r["schedules"]]
-        charts.append((title, name, lines))
-    return [{"title": t, "svg": lines_svg("update", y, lines)} for t, y, lines in charts if lines]
-
-
-def schedules(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
-    """Alpha and the probability of gold by the update, if training logged them."""
-    logs = {}
-    for name in SCHEDULES:
-        logged = [row for row in rows if name in row]
-        if logged:
-            logs[name] = series(logged, name)
-    return logs
-
-
-def series(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Updates and values over the whole run; a second stage continues the count of the first."""
-    x: list[int] = []
-    offset, stage = 0, rows[0]["stage"]
-    for row in rows:
-        if row["stage"] != stage:
-            offset, stage = x[-1], row["stage"]
-        x.append(offset + row["update"])
-    return x, [row[name] for row in rows]

@@ -23,6 +23,17 @@ for (const figure of document.querySelectorAll(".lattice")) {
     });
   });
 }
+for (const line of document.querySelectorAll(".command")) {
+  const code = line.querySelector("code"), button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    getSelection().selectAllChildren(code);
+    try { await navigator.clipboard.writeText(code.textContent); } catch { document.execCommand("copy"); }
+    button.textContent = "Copied";
+  });
+  line.append(button);
+}
 const samples = JSON.parse(document.getElementById("data").textContent).samples;
 const units = (text) => text.includes(" ") ? text.split(/(?<= )/) : [...text];
 for (const section of document.querySelectorAll(".browser")) {

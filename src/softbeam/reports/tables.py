@@ -65,6 +65,13 @@ def number(value: Summary | None, digits: int = 3) -> str:
     return f"{value['mean']:.{digits}f}{spread}"
 
 
+def with_interval(found: Mapping[str, Any], digits: int) -> str:
+    """A `difference` with its `interval` as text: `+4.5 [+3.8, +5.1]`."""
+    values = (found["difference"], *found["interval"])
+    middle, low, high = (f"{value:+.{digits}f}" for value in values)
+    return f"{middle} [{low}, {high}]"
+
+
 def titled_rows(title: str, rows: Sequence[Mapping[str, Any]], *, left: int = 1) -> str:
     """A table with a line for each row; the rows have the same keys, which head the columns.
 

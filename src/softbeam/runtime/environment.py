@@ -15,7 +15,7 @@ PACKAGES = ("softbeam", "torch", "numpy", "transformers", "accelerate", "tokeniz
 def environment() -> dict[str, Any]:
     """Return the versions, machine, commit and command that produce a result."""
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "softbeam"), *sys.argv[1:]],
         "commit": commit(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -23,6 +23,14 @@ def environment() -> dict[str, Any]:
         "packages": {name: installed(name) for name in PACKAGES},
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def working_folder() -> str:
+    """Return the folder that relative paths of the command begin in; empty if it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def installed(name: str) -> str | None:

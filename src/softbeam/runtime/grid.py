@@ -109,7 +109,7 @@ def run_grid(
         quiet: show no progress.
     """
     missing = list({key(c): c for c in cells if read_result(c, folder) is None}.values())
-    with Progress(title, len(cells), quiet=quiet, every=0.0) as progress:
+    with Progress(title, len(cells), quiet=quiet) as progress:
         progress.skip(len(cells) - len(missing))
         if workers.queue is not None and missing:
             in_queue(missing, run, folder, workers.jobs, workers.queue, progress)

@@ -1,5 +1,6 @@
 """Show progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -13,42 +14,61 @@ if TYPE_CHECKING:
 else:
     rich_console, bars = lazy("rich.console"), lazy("rich.progress")
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+EVERY = 60.0  # seconds between two lines of progress, where there is no terminal
+printed = -math.inf  # when the last of these lines was printed, by whatever progress
+
 
 class Progress:
     """A count up to a total, with fields such as loss and tokens/s and the time that is left.
 
-    A terminal shows a bar; elsewhere a line is printed every `every` seconds. `quiet` hides both.
+    A terminal shows a bar. Elsewhere at most one line a minute is printed, so that a log stays
+    short. `quiet` hides both.
     """
 
-    def __init__(self, title: str, total: int, *, quiet: bool = False, every: float = 10.0):
-        self.title, self.total, self.quiet, self.every = title, total, quiet, every
-        self.done = self.skipped = 0
-        self.started = self.shown = time.monotonic()
+    def __init__(self, title: str, total: int, *, quiet: bool = False):
+        self.title, self.total, self.quiet = title, total, quiet
+        self.done: float = 0
+        self.skipped: float = 0
+        self.started = time.monotonic()
         self.bar: Any = None
         if not quiet and sys.stderr.isatty():
             self.bar, self.task = terminal_bar(title, total)
 
     def skip(self, n: int) -> None:
         """Count n items that were done earlier, which do not enter the speed."""
-        self.skipped = n
+        self.skipped += n
         self.done += n
         if self.bar is not None:
-            self.bar.update(self.task, advance=n)
+            self.bar.update(self.task, completed=self.done)
 
-    def advance(self, n: int = 1, shown: Mapping[str, str] = MappingProxyType({})) -> None:
+    def advance(self, n: int = 1, shown: Mapping[str, str] = NOTHING) -> None:
         """Count n more items, and show these fields beside the count."""
         self.done += n
+        self.within(0.0, shown)
+
+    def within(self, share: float, shown: Mapping[str, str] = NOTHING) -> None:
+        """Say which share of the next item is done, and show these fields beside the count."""
+        done = self.done + share
         text = "  ".join(f"{name} {value}" for name, value in shown.items())
         if self.bar is not None:
-            self.bar.update(self.task, advance=n, fields=text)
-        elif not self.quiet and time.monotonic() - self.shown >= self.every:
-            self.shown = time.monotonic()
-            rate = (self.shown - self.started) / max(self.done - self.skipped, 1)
-            left = (self.total - self.done) * rate
-            self.say(f"{self.title}  {self.done}/{self.total}  {text}  {clock(left)} left")
+            self.bar.update(self.task, completed=done, fields=text)
+            return
+        rate = (time.monotonic() - self.started) / max(done - self.skipped, 1e-9)
+        count = f"{done:.1f}" if share else f"{done:.0f}"
+        left = clock((self.total - done) * rate)
+        self.note(f"{self.title}  {count}/{self.total}  {text}  {left} left")
+
+    def note(self, line: str) -> None:
+        """Print a line above the bar; without a terminal, only if the last one is a minute old."""
+        global printed
+        if self.bar is not None or time.monotonic() - printed >= EVERY:
+            printed = time.monotonic()
+            self.say(line)
 
     def say(self, line: str) -> None:
-        """Print a line above the bar."""
+        """Print a line that must not be missed, above the bar."""
         if self.quiet:
             return
         if self.bar is not None:

@@ -108,6 +108,12 @@ class Kind(ABC):
         test = significance.paired_bootstrap(first.scores, second.scores, statistic=first.statistic)
         return Comparison(first.metric, test["difference"], test["interval"], test["p_value"])
 
+    def interval(self, references: References, outputs: Sequence[Tokens]) -> tuple[float, float]:
+        """Compute the 95 % interval of the main metric over sentences, by a bootstrap."""
+        scored = self.per_sentence(references, outputs)
+        ends = significance.sentence_interval(scored.scores, statistic=scored.statistic)
+        return (100 - ends[1], 100 - ends[0]) if self.lower_is_better else ends  # of errors
+
 
 class Tagging(Kind):
     """One label for each source token: token accuracy, and F1 where the labels are spans."""

@@ -474,7 +474,7 @@ class Trainer:
         scored = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
         scores = Best(*ranks.from_first(scored))
         improved = scores.score > point.best.score
-        progress.say(f"{name} {scores.text(loss)}{' (best)' if improved else ''}")
+        progress.note(f"{name} {scores.text(loss)}{' (best)' if improved else ''}")
         weights = point.weights
         if improved and ranks.first() and outputs.identity(self.out) == self.folder:
             save_weights(self.model, self.out / WEIGHTS)
@@ -505,14 +505,14 @@ class Trainer:
     def on_dev(self, stage: str, epoch: int, update: int) -> "Best":
         """Decode the dev split with the run's own search, score it and log the figures."""
         sources, references = self.problems
-        outputs = decode_encoded(self.model, self.dev, self.codecs.target, self.config.select)
-        metrics = self.kind.score(best(outputs), references, [len(source) for source in sources])
+        outputs = best(decode_encoded(self.model, self.dev, self.codecs.target, self.config.select))
+        metrics = self.kind.score(outputs, references, [len(source) for source in sources])
         metric, score = self.kind.main_metric(metrics)
-        row = {"stage": stage, "epoch": epoch, "update": update}
+        row: dict[str, Any] = {"stage": stage, "epoch": epoch, "update": update}
         normalizers = {name: log_z(self.model, part) for name, part in self.probes.items()}
-        self.recorder.log(
-            "dev", **row, metric=metric, value=metrics[metric], metrics=metrics, log_z=normalizers
-        )
+        row |= {"metric": metric, "value": metrics[metric]}
+        row |= {"interval": self.kind.interval(references, outputs)}
+        self.recorder.log("dev", **row, metrics=metrics, log_z=normalizers)
         return Best(score, epoch, metric, metrics)
 
     def update(

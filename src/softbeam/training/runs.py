@@ -22,7 +22,7 @@ from softbeam.errors import LARGEST_NUMBER, UserError
 from softbeam.models.building import build
 from softbeam.runtime import inputs, outputs
 from softbeam.runtime.allowed import allowing
-from softbeam.runtime.environment import environment
+from softbeam.runtime.environment import environment, working_folder
 from softbeam.runtime.files import (
     Types,
     read_object,
@@ -226,7 +226,8 @@ def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) ->
     remove(*(out / left for left in (CONFIG, SUMMARY, CHECKPOINT, WEIGHTS, inputs.NAME)))
     remove_parts(out)
     sizes = {name: len(split) for name, split in corpus.splits.items()}
-    facts = environment() | {"files": corpus.described, "examples": sizes}
+    facts = environment() | {"folder": working_folder()}
+    facts |= {"files": corpus.described, "examples": sizes}
     write_text(out / ENVIRONMENT, json.dumps(facts, indent=1) + "\n")
     write_text(out / METRICS, "")
     save_codec(codecs.source, out / SOURCE)

@@ -85,6 +85,21 @@ def sentence_gaps(
     return gaps
 
 
+def sentence_interval(
+    scores: Sequence[Any], *, samples: int = 400, statistic: Callable[[Any], float] = mean
+) -> tuple[float, float]:
+    """Compute the 95 % interval of one system's figure over sentences drawn with replacement.
+
+    The scores and the statistic are those of `paired_bootstrap`.
+    """
+    table, rng = np.asarray(scores, dtype=float), np.random.default_rng(0)
+    if table.ndim == 1:
+        table, statistic = np.stack([table, np.ones_like(table)], -1), _mean_of
+    draws = (_drawn(len(table), rng) @ table for _ in range(samples))
+    low, high = np.percentile([statistic(sums[None]) for sums in draws], [2.5, 97.5])
+    return float(low), float(high)
+
+
 def _drawn(sentences: int, rng: np.random.Generator) -> Array:
     """Count how often each of n items is drawn in n draws with replacement."""
     rows = rng.integers(sentences, size=sentences)
