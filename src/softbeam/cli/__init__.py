@@ -30,13 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_utf8()
     given = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in given if word != DEBUG]
-    if not words or words[0] in ("-h", "--help"):
-        print(overview())
-        return 0
-    if words[0] == "--version":
-        print(f"softbeam {__version__}")
-        return 0
     try:
+        if not words or words[0] in ("-h", "--help", "--version"):
+            about = words[:1] == ["--version"]
+            print(f"softbeam {__version__}" if about else overview(), flush=True)
+            return 0
         if words[0] not in COMMANDS:
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
         ranks.check()
