@@ -49,12 +49,12 @@ def test_the_workers_of_a_queue_give_the_same_cells(finished, short_corpora, tmp
     """Projections wait until the models that they project are there."""
     monkeypatch.setenv("SOFTBEAM_DATA", str(short_corpora))
     storage = ["--storage", f"sqlite:///{tmp_path}/queue.db"]
-    assert main([*command("table-6.1", tmp_path), *storage]) == 0
+    assert main([*command("table-6.1", tmp_path), *storage, "--seeds", "1"]) == 0
     alone, queued = (
         {cell["key"]: without_time(cell["result"]) for cell in record(out, "table-6.1")["cells"]}
         for out in (finished, tmp_path)
     )
-    assert alone == queued and len(alone) > 20
+    assert queued.items() <= alone.items() and len(queued) > 20
 
 
 def without_time(result):
