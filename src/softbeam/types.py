@@ -62,7 +62,7 @@ class Batch(NamedTuple):
     them the end mark from the vocabulary.
     """
 
-    #: 0 is padding; a token may have several numbers: of itself and of its characters
+    #: 0 is padding; a token may have several numbers: its own and its characters', or its pieces'
     source: Int[Tensor, "batch source_time *pieces"]
     target: Int[Tensor, "batch time"]
     mask: Bool[Tensor, "batch time"]  #: True where target is a known token

@@ -137,7 +137,8 @@ def padding_never_changes_a_number(model: nn.Module, data: list[Encoded], extra:
 
     def gradients(one: Batch) -> list[Tensor]:
         loss = CrossEntropy()(model, one, now=Moment(), rng=torch.Generator()).total
-        return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return [loss, *torch.autograd.grad(loss, trained)]
 
     together, alone = gradients(batch), [gradients(collate([e])) for e in data]
     for i, value in enumerate(together):

@@ -141,7 +141,7 @@ def read_ccg_auto(
             tuple(_label(category, pos, composite) for category, pos, _ in leaves),
         )
 
-    lines = (line for line in _lines(path) if line.raw.strip())
+    lines = (line for line in numbered_lines(path) if line.raw.strip())
     return _collect(_blocks_from(lines, b"ID="), parse, bad, f"{fspath(path)} has no derivation")
 
 
@@ -152,7 +152,7 @@ def read_parallel(
 
     No line may be blank. Files with different numbers of lines raise UserError, also with `bad`.
     """
-    sources, targets = list(_lines(source)), list(_lines(target))
+    sources, targets = list(numbered_lines(source)), list(numbered_lines(target))
     if len(sources) != len(targets):
         raise UserError(
             f"{fspath(source)} has {len(sources)} lines but {fspath(target)} has {len(targets)}: "
@@ -183,7 +183,7 @@ def read_tsv(
         _filled(line, sides, f"words in columns {columns[0]} and {columns[1]}")
         return Example(*sides)
 
-    return _collect(_lines(path), parse, bad, f"{fspath(path)} has no pair of sentences")
+    return _collect(numbered_lines(path), parse, bad, f"{fspath(path)} has no pair of sentences")
 
 
 def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunciation]:
@@ -202,13 +202,15 @@ def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunc
             raise _Malformed(line, "a word and its ARPAbet phones", _short(" ".join(cells)))
         return Pronunciation(re.sub(r"(?<=.)\(\d+\)$", "", cells[0]).lower(), phones)
 
-    entries = (line for line in _lines(path) if not line.raw.startswith(b";;;"))
+    entries = (line for line in numbered_lines(path) if not line.raw.startswith(b";;;"))
     return _collect(entries, parse, bad, f"{fspath(path)} has no pronunciation")
 
 
 def read_texts(path: FilePath) -> list[str]:
     """Read the lines of a file, also blank ones; `-` is standard input."""
-    return _collect(_lines(path, stdin=True), Line.text, None, f"{fspath(path)} has no line")
+    return _collect(
+        numbered_lines(path, stdin=True), Line.text, None, f"{fspath(path)} has no line"
+    )
 
 
 def read_lines(
@@ -221,7 +223,9 @@ def read_lines(
     """
     if blank not in BLANK_CHOICES:
         raise ValueError(f"blank={blank!r} is none of {', '.join(BLANK_CHOICES)}")
-    lines = (line for line in _lines(path, stdin=True) if blank != "skip" or line.raw.strip())
+    lines = (
+        line for line in numbered_lines(path, stdin=True) if blank != "skip" or line.raw.strip()
+    )
     parse = _words if blank != "keep" else lambda line: tuple(line.text().split())
     return _collect(lines, parse, bad, f"{fspath(path)} has no line of text")
 
@@ -259,7 +263,7 @@ class _Malformed(Exception):
         super().__init__(f"{line.path}, line {line.number}: expected {expected}, found {actual}")
 
 
-def _lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
+def numbered_lines(path: FilePath, *, stdin: bool = False) -> Iterator[Line]:
     """Yield the numbered lines of a file, without line ends and without a byte order mark.
 
     With `stdin`, the path `-` is standard input. Raises UserError if the file cannot be read.
@@ -334,7 +338,7 @@ def _read_sentences(
 ) -> list[Example]:
     """Read blocks of lines between blank lines, and parse each line to a word and its label."""
     prefix = comment.encode() if comment else None
-    lines = (line for line in _lines(path) if not (prefix and line.raw.startswith(prefix)))
+    lines = (line for line in numbered_lines(path) if not (prefix and line.raw.startswith(prefix)))
 
     def parse_block(block: list[Line]) -> Example:
         words, labels = zip(*map(parse, block), strict=True)

@@ -45,7 +45,14 @@ class Vocabulary:
     of every loss; a label that training never saw thus always counts as an error.
     """
 
-    def __init__(self, tokens: Sequence[str], specials: Sequence[str] = LABELS):
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        specials: Sequence[str] = LABELS,
+        *,
+        vector_width: int | None = None,
+    ):
+        self.vector_width = vector_width  # of the vectors that the tokens were given from a file
         self.specials = tuple(specials)
         self.tokens = [*self.specials, *tokens]
         self.index = {token: i for i, token in enumerate(self.tokens)}
@@ -98,7 +105,8 @@ class Vocabulary:
 
     def to_json(self) -> dict[str, Any]:
         body = self.tokens[len(self.specials) :]
-        return {"kind": "words", "specials": list(self.specials), "tokens": body}
+        value = {"kind": "words", "specials": list(self.specials), "tokens": body}
+        return value | ({"vector_width": self.vector_width} if self.vector_width else {})
 
 
 class Spelled:
@@ -159,10 +167,7 @@ class Subwords:
 
     def __init__(self, model: str, specials: Sequence[str] = TARGET):
         self.specials = tuple(specials)
-        try:
-            self.tokenizer = tokenizers.Tokenizer.from_str(model)
-        except Exception as error:  # tokenizers has no class of its own for errors
-            raise ValueError(f"not a model of subwords: {error}") from None
+        self.tokenizer = read_tokenizer(model)
         if lacking := [name for name in specials if self.id(name) is None]:
             raise ValueError(f"a model of subwords without {lacking[0]}")
 
@@ -213,6 +218,79 @@ class Subwords:
         return {"kind": "subwords", "specials": list(self.specials), "model": model}
 
 
+class Pieces:
+    """The tokenizer of a Hugging Face encoder, and all that is needed to build that encoder again.
+
+    A word becomes the numbers of its pieces, each one higher than the tokenizer has it, since 0 is
+    padding. Of a word of more than `MOST_PIECES` pieces the rest is left out.
+
+    Raises ValueError if `tokenizers` cannot read the tokenizer.
+
+    Args:
+        tokenizer: the tokenizer, as `tokenizers` writes it.
+        encoder: the configuration of the encoder, as transformers writes it.
+        frame: the tokens before and after a text.
+        unknown: the token of a word without pieces.
+        longest: tokens that the encoder takes, with the frame; None without a limit.
+    """
+
+    specials: tuple[str, ...] = SOURCE
+
+    def __init__(
+        self,
+        tokenizer: str,
+        encoder: dict[str, Any],
+        *,
+        frame: tuple[list[int], list[int]],
+        unknown: int,
+        longest: int | None,
+    ):
+        self.tokenizer = read_tokenizer(tokenizer)
+        self.encoder, self.frame, self.unknown = encoder, frame, unknown
+        self.longest = longest
+        self.pieces: dict[str, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return int(self.tokenizer.get_vocab_size()) + 1
+
+    def id(self, special: str) -> int | None:
+        return {PAD: 0, UNK: self.unknown + 1}.get(special)
+
+    def encode(self, tokens: Sequence[str]) -> list[tuple[int, ...]]:
+        if len(self.pieces) > MOST_WORDS:
+            self.pieces.clear()
+        for word in set(tokens) - self.pieces.keys():
+            ids = self.tokenizer.encode(word, add_special_tokens=False).ids[:MOST_PIECES]
+            self.pieces[word] = tuple(i + 1 for i in ids or [self.unknown])
+        return [self.pieces[word] for word in tokens]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        return str(self.tokenizer.decode([i - 1 for i in ids if i > 0])).split()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "pieces",
+            "specials": list(self.specials),
+            "tokenizer": json.loads(self.tokenizer.to_str()),
+            "encoder": self.encoder,
+            "frame": self.frame,
+            "unknown": self.unknown,
+            "longest": self.longest,
+        }
+
+
+MOST_PIECES = 16  # of a word
+MOST_WORDS = 10**6  # whose pieces are kept in memory
+
+
+def read_tokenizer(text: str) -> "tokenizers.Tokenizer":
+    """Read a tokenizer from its JSON; raises ValueError if it is not one."""
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # tokenizers has no class of its own for errors
+        raise ValueError(f"not a model of subwords: {error}") from None
+
+
 def codec_from_json(value: dict[str, Any]) -> Codec:
     """Build a vocabulary from the value of `to_json`; raises ValueError if it is not one."""
     kind, specials, tokens = value.get("kind"), value.get("specials"), value.get("tokens", [])
@@ -224,13 +302,40 @@ def codec_from_json(value: dict[str, Any]) -> Codec:
         raise ValueError("specials and tokens must be lists of strings")
     if characters is not None and not is_text(characters):
         raise ValueError("characters must be a list of strings")
+    if kind == "pieces":
+        return pieces_from_json(value)
     if kind == "words":
-        words = Vocabulary(tokens, specials)
+        width = value.get("vector_width")
+        if width is not None and not (is_count(width) and width):
+            raise ValueError(f"its vector_width is {str(width)[:60]!r}")
+        words = Vocabulary(tokens, specials, vector_width=width)
         return words if characters is None else Spelled(words, Vocabulary(characters, CHARACTERS))
     return Subwords(json.dumps(value["model"]), specials)
 
 
-KINDS = {"words": "tokens", "subwords": "model"}
+KINDS = {"words": "tokens", "subwords": "model", "pieces": "tokenizer"}
+
+
+def pieces_from_json(value: dict[str, Any]) -> Pieces:
+    longest, unknown, frame = value.get("longest"), value.get("unknown", -1), value.get("frame", 0)
+    right = isinstance(frame, list) and len(frame) == 2 and is_count(unknown)
+    right = right and all(isinstance(side, list) and all(map(is_count, side)) for side in frame)
+    if not right or not (longest is None or is_count(longest)):
+        raise ValueError("its frame, unknown and longest must be whole numbers")
+    if not isinstance(value.get("encoder"), dict):
+        raise ValueError("it has no encoder")
+    return Pieces(
+        json.dumps(value["tokenizer"]),
+        value["encoder"],
+        frame=(frame[0], frame[1]),
+        unknown=unknown,
+        longest=longest,
+    )
+
+
+def is_count(value: Any) -> bool:
+    """Tell whether the value is a whole number that is not negative."""
+    return type(value) is int and 0 <= value < 2**31
 
 
 def is_text(value: Any) -> bool:

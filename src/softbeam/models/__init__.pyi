@@ -9,6 +9,7 @@ from .masked import TransformerMlm as TransformerMlm
 from .random_field import BiLstmMrf as BiLstmMrf
 from .specs import (
     Cmlm as Cmlm,
+    HfEncoder as HfEncoder,
     Lstm as Lstm,
     Model as Model,
     Transformer as Transformer,

@@ -5,6 +5,7 @@ backward encoder reads each sentence reversed within its own length, memory past
 and learned attention sees only real positions.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -23,6 +24,36 @@ class Encoded(NamedTuple):
     memory: Float[Tensor, "batch source_time memory"]
     mask: Bool[Tensor, "batch source_time"]
     summary: Float[Tensor, "batch memory"]  # last forward and first backward state
+
+
+def lstm_layers(inputs: Sequence[int], hidden: int, directions: int) -> nn.ModuleList:
+    """Make LSTM layers over inputs of these widths; two directions are two LSTMs each."""
+    return nn.ModuleList(
+        nn.ModuleList(nn.LSTM(n, hidden, batch_first=True) for _ in range(directions))
+        for n in inputs
+    )
+
+
+def encoded_by(
+    layers: nn.ModuleList,
+    words: Float[Tensor, "batch source_time emb"],
+    mask: Bool[Tensor, "batch source_time"],
+    dropout: nn.Dropout,
+) -> Encoded:
+    """Encode words with LSTM layers, at least one."""
+    lengths = mask.sum(1)
+    values = dropout(words)
+    for number, directions in enumerate(layers):
+        values = values if number == 0 else dropout(values)
+        forward, *backward = list(cast(nn.ModuleList, directions))
+        outputs = [forward(values)[0]]
+        for lstm in backward:
+            reverse = lstm(reverse_within(values, lengths))[0]
+            outputs.append(reverse_within(reverse, lengths))
+        values = torch.cat(outputs, -1) * mask[:, :, None]
+    last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, outputs[0].shape[-1])
+    ends = [outputs[0].gather(1, last).squeeze(1)] + [o[:, 0] for o in outputs[1:]]
+    return Encoded(dropout(values), mask, torch.cat(ends, -1))
 
 
 class Encoder(nn.Module):
@@ -45,29 +76,13 @@ class Encoder(nn.Module):
         self.spelling = spelling
         wide = embedding + (0 if spelling is None else spelling.width)
         inputs = [wide] + [directions * hidden] * (layers - 1)
-        self.layers = nn.ModuleList(
-            nn.ModuleList(nn.LSTM(n, hidden, batch_first=True) for _ in range(directions))
-            for n in inputs
-        )
+        self.layers = lstm_layers(inputs, hidden, directions)
         self.width = directions * hidden
 
     def forward(
         self, source: Int[Tensor, "batch source_time *pieces"], dropout: nn.Dropout
     ) -> Encoded:
-        mask = real_tokens(source)
-        lengths = mask.sum(1)
-        values = dropout(self.words(source))
-        for number, directions in enumerate(self.layers):
-            values = values if number == 0 else dropout(values)
-            forward, *backward = list(cast(nn.ModuleList, directions))
-            outputs = [forward(values)[0]]
-            for lstm in backward:
-                reverse = lstm(reverse_within(values, lengths))[0]
-                outputs.append(reverse_within(reverse, lengths))
-            values = torch.cat(outputs, -1) * mask[:, :, None]
-        last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, outputs[0].shape[-1])
-        ends = [outputs[0].gather(1, last).squeeze(1)] + [o[:, 0] for o in outputs[1:]]
-        return Encoded(dropout(values), mask, torch.cat(ends, -1))
+        return encoded_by(self.layers, self.words(source), real_tokens(source), dropout)
 
     def words(self, source: Int[Tensor, "batch source_time *pieces"]) -> Tensor:
         """Represent each word by its embedding, and by its characters if the model reads them."""
@@ -154,7 +169,8 @@ class BahdanauAttention(nn.Module):
 class Seq2Seq(nn.Module):
     """An encoder, a decoder and an output layer. Calling the model binds a `Decoder` to a source.
 
-    `specs.Lstm` describes the arguments.
+    `specs.Lstm` describes the arguments. The encoder may also be a module with a `width` that
+    turns a source and a dropout into an `Encoded`.
     """
 
     def __init__(
@@ -162,7 +178,7 @@ class Seq2Seq(nn.Module):
         source_vocab: int,
         target_vocab: int,
         *,
-        encoder: Literal["uni", "bi"] = "bi",
+        encoder: Literal["uni", "bi"] | nn.Module = "bi",
         attention: Literal["fixed", "bahdanau"] = "fixed",
         embedding: int = 128,
         label_embedding: int | None = None,
@@ -176,15 +192,19 @@ class Seq2Seq(nn.Module):
         super().__init__()
         label = label_embedding or embedding
         spelling = CharacterCnn(need_alphabet(alphabet), characters) if characters else None
-        self.encoder = Encoder(
-            source_vocab,
-            embedding,
-            hidden,
-            both=encoder == "bi",
-            layers=layers,
-            spelling=spelling,
+        self.encoder = (
+            encoder
+            if isinstance(encoder, nn.Module)
+            else Encoder(
+                source_vocab,
+                embedding,
+                hidden,
+                both=encoder == "bi",
+                layers=layers,
+                spelling=spelling,
+            )
         )
-        memory = self.encoder.width
+        memory = int(self.encoder.width)  # type: ignore[arg-type]  # of either class
         kind = FixedAttention if attention == "fixed" else BahdanauAttention
         self.attention = kind(memory, hidden, layers)
         self.fused = attention == "fixed"  # the context does not depend on the decoder's state
@@ -205,6 +225,15 @@ class Seq2Seq(nn.Module):
 
     def forward(self, source: Int[Tensor, "batch source_time *pieces"]) -> "LstmDecoder":
         return LstmDecoder(self, self.encoder(source, self.dropout))
+
+
+@torch.no_grad()
+def put_vectors(model: nn.Module, rows: Mapping[int, Sequence[float]]) -> None:
+    """Let input embeddings begin with vectors; the others are drawn with the same spread."""
+    weight = cast(Encoder, cast(Seq2Seq, model).encoder).embed.weight
+    vectors = torch.tensor(list(rows.values()), dtype=weight.dtype)
+    nn.init.normal_(weight, std=max(vectors.std(correction=0).item(), 1e-3))
+    weight[list(rows)] = vectors
 
 
 def need_alphabet(alphabet: int | None) -> int:

@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from softbeam.data.vectors import read_vectors
 from softbeam.data.vocabulary import (
     BOS,
     EOS,
@@ -13,6 +15,7 @@ from softbeam.data.vocabulary import (
     TARGET,
     UNK,
     Codec,
+    Pieces,
     Spelled,
     Vocabulary,
 )
@@ -51,6 +54,21 @@ class Model(ABC):
         """
         return None
 
+    def initialize(self, model: "nn.Module", codecs: "Codecs", texts: Texts) -> str:
+        """Put what files of the user hold into a new model; returns what to say of it, if anything.
+
+        Args:
+            model: from `build_for`.
+            codecs: the vocabularies of both sides.
+            texts: the sources of train and dev.
+        """
+        return ""
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that a new model is made from, by the setting that names them."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lstm(Model):
@@ -67,6 +85,8 @@ class Lstm(Model):
         tied: share the output layer with the output embeddings.
         characters: width of what a convolution reads from the characters of each word, beside its
             embedding; 0 for embeddings alone.
+        vectors: a file of word vectors (word2vec, GloVe or fastText as text, plain or .gz) that the
+            input embeddings begin with and take their width from.
     """
 
     encoder: Literal["uni", "bi"] = "bi"
@@ -78,6 +98,7 @@ class Lstm(Model):
     dropout: float = 0.0
     tied: bool = False
     characters: int = field(default=0, metadata={"added": True})
+    vectors: str | None = field(default=None, metadata={"added": True})
 
     def __post_init__(self) -> None:
         for name in ("embedding", "label_embedding", "hidden"):
@@ -90,12 +111,24 @@ class Lstm(Model):
             limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
             raise UserError(f"tied true: {limit}")
 
-    def build(
-        self, source_vocab: int, target_vocab: int, *, alphabet: int | None = None
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        return self.sized(source_vocab, target_vocab)
+
+    def sized(
+        self,
+        source_vocab: int,
+        target_vocab: int,
+        *,
+        alphabet: int | None = None,
+        vector_width: int | None = None,
     ) -> "nn.Module":
+        """Build the model for sizes of vocabularies and of vectors."""
         from softbeam.models.lstm import Seq2Seq
 
-        knobs = {f.name: getattr(self, f.name) for f in fields(self)}
+        knobs = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "vectors"}
+        if vector_width is not None:
+            labels = self.label_embedding or self.embedding
+            knobs |= {"embedding": vector_width, "label_embedding": labels}
         return Seq2Seq(source_vocab, target_vocab, alphabet=alphabet, **knobs)
 
     def build_for(self, codecs: "Codecs") -> "nn.Module":
@@ -104,17 +137,143 @@ class Lstm(Model):
         if spelled != bool(self.characters):
             has = "has" if spelled else "has no"
             raise UserError(f"characters {self.characters}: the run's vocabulary {has} characters")
-        alphabet = len(source.characters) if isinstance(source, Spelled) else None
-        return self.build(len(source), len(codecs.target), alphabet=alphabet)
+        return self.sized(
+            len(source),
+            len(codecs.target),
+            alphabet=len(source.characters) if isinstance(source, Spelled) else None,
+            vector_width=getattr(words_of(source), "vector_width", None),
+        )
 
     def source_codec(self, words: Vocabulary | None, texts: Texts) -> Codec | None:
-        if not self.characters:
-            return None
-        if words is None:
-            raise UserError(
-                f"--model.characters {self.characters}: is for whole words; add --data.subwords 0"
-            )
-        return Spelled.build(texts["train"], words)
+        own = {"characters": self.characters, "vectors": self.vectors}
+        for name, value in own.items():
+            if value and words is None:
+                raise UserError(
+                    f"--model.{name} {value}: is for whole words; add --data.subwords 0"
+                )
+        if words is not None and self.vectors is not None:
+            words = self.with_vectors(words, texts)
+        if words is not None and self.characters:
+            return Spelled.build(texts["train"], words)
+        return words
+
+    def with_vectors(self, words: Vocabulary, texts: Texts) -> Vocabulary:
+        """Add the words of train and dev that have a vector to the vocabulary."""
+        vectors = read_vectors(self.vectors or "", words_in(texts))
+        more = [w for w in words_in(texts) if w not in words.index and vectors.of(w)]
+        tokens = [*words.tokens[len(words.specials) :], *more]
+        return Vocabulary(tokens, words.specials, vector_width=vectors.width)
+
+    def initialize(self, model: "nn.Module", codecs: "Codecs", texts: Texts) -> str:
+        if self.vectors is None:
+            return ""
+        from softbeam.models.lstm import put_vectors
+
+        words = words_of(codecs.source)
+        assert isinstance(words, Vocabulary)
+        every = words_in(texts)
+        vectors = read_vectors(self.vectors, every)
+        put_vectors(model, {words.index[w]: v for w in every if (v := vectors.of(w))})
+        exact, lower = (
+            sum(w in vectors.rows for w in every),
+            sum(w not in vectors.rows and w.lower() in vectors.rows for w in every),
+        )
+        share = 100 * (exact + lower) / len(every)
+        repeated = f"; {vectors.repeated} lines repeat a word" if vectors.repeated else ""
+        return (
+            f"{self.vectors}: vectors of width {vectors.width} for {share:.1f}% of the "
+            f"{len(every):,} words of train and dev, {lower:,} of them in lower case{repeated}"
+        )
+
+    @property
+    def files(self) -> dict[str, Path]:
+        return {"vectors": Path(self.vectors)} if self.vectors else {}
+
+
+def words_in(texts: Texts) -> list[str]:
+    """Return the distinct words of texts, in the order in which they occur."""
+    return list(dict.fromkeys(word for split in texts.values() for text in split for word in text))
+
+
+def words_of(codec: Codec) -> Codec:
+    """Return a vocabulary without its characters."""
+    return codec.words if isinstance(codec, Spelled) else codec
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfEncoder(Model):
+    """A Hugging Face encoder (BERT, RoBERTa, ...) under the LSTM decoder of `Lstm`.
+
+    The run keeps the encoder, and decodes without the folder.
+
+    Args:
+        name: folder of the encoder, with weights in safetensors.
+        frozen: leave the encoder's weights as they are; each sentence is then encoded once.
+        lr: learning rate of the encoder's weights; those above it have the stage's.
+        pooling: state of a word: of its first piece, or the mean of its pieces.
+        lstm_layers: LSTM layers in both directions between encoder and decoder; 0 for none.
+        attention: fixed feeds the i-th input to the i-th output; bahdanau learns where to look.
+        label_embedding: width of the output embeddings.
+        hidden: width of each LSTM direction and of the decoder.
+        layers: LSTM layers of the decoder.
+        dropout: on the states of words, between layers, and before the output layer.
+    """
+
+    name: str = ""
+    frozen: bool = False
+    lr: float = 3e-5
+    pooling: Literal["first", "mean"] = "first"
+    lstm_layers: int = 1
+    attention: Literal["fixed", "bahdanau"] = "fixed"
+    label_embedding: int = 128
+    hidden: int = 128
+    layers: int = 1
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        for name in ("label_embedding", "hidden"):
+            check_range(name, getattr(self, name), least=1, most=WIDEST)
+        check_range("layers", self.layers, least=1, most=DEEPEST)
+        check_range("lstm_layers", self.lstm_layers, least=0, most=DEEPEST)
+        check_range("dropout", self.dropout, least=0, below=1)
+        check_range("lr", self.lr, above=0)
+
+    def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
+        raise UserError("--model HfEncoder: is built for the tokenizer of --model.name")
+
+    def build_for(self, codecs: "Codecs") -> "nn.Module":
+        from softbeam.models.huggingface.words import HfWordEncoder
+        from softbeam.models.lstm import Seq2Seq
+
+        if not isinstance(codecs.source, Pieces):
+            raise UserError("--model HfEncoder: the run's vocabulary is not that of an encoder")
+        own = ("pooling", "frozen", "lr", "hidden")
+        encoder = HfWordEncoder(
+            codecs.source,
+            layers=self.lstm_layers,
+            **{name: getattr(self, name) for name in own},
+        )
+        shared = ("attention", "label_embedding", "hidden", "layers", "dropout")
+        knobs = {name: getattr(self, name) for name in shared}
+        return Seq2Seq(len(codecs.source), len(codecs.target), encoder=encoder, **knobs)
+
+    def source_codec(self, words: Vocabulary | None, texts: Texts) -> Codec | None:
+        from softbeam.models.huggingface.words import read_pieces
+
+        return read_pieces(self.name)
+
+    def initialize(self, model: "nn.Module", codecs: "Codecs", texts: Texts) -> str:
+        from softbeam.models.huggingface.words import HfWordEncoder, load_encoder
+
+        assert isinstance(model.encoder, HfWordEncoder)
+        return load_encoder(model.encoder, self.name)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        from softbeam.models.catalogue import model_files
+
+        files = model_files(self.name) if self.name else {}
+        return {f"name {file}": path for file, path in files.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,4 +368,4 @@ class PublishedCmlm(Cmlm):
     specials: ClassVar[tuple[str, ...]] = (PAD, UNK, MASK, BOS, EOS)
 
 
-MODELS: tuple[type[Model], ...] = (Lstm, Transformer, Cmlm, PublishedCmlm)
+MODELS: tuple[type[Model], ...] = (Lstm, HfEncoder, Transformer, Cmlm, PublishedCmlm)

@@ -74,7 +74,7 @@ from softbeam.training.runs import (
     save_weights,
     write_start,
 )
-from softbeam.training.vocabularies import load_codecs, make_codecs
+from softbeam.training.vocabularies import load_codecs, make_codecs, sources
 from softbeam.types import Batch, Loss
 
 
@@ -126,7 +126,8 @@ def train(
 
 def paths_read(config: RunConfig) -> list[Path]:
     """The files and folders that a run reads and that cannot be its output."""
-    return [*runs_read(config).values(), *config.data.load().paths.values()]
+    files = [*config.data.load().paths.values(), *config.model.files.values()]
+    return [*runs_read(config).values(), *files]
 
 
 def train_once(
@@ -151,6 +152,10 @@ def train_once(
     model = build(config.model, codecs, copies=TRAINED)
     if warm:
         load_weights(model, warm / WEIGHTS)
+    elif not ranks.from_first((out / CHECKPOINT).exists()):
+        said = config.model.initialize(model, codecs, sources(corpus))
+        if said and not quiet:
+            print(said)
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)

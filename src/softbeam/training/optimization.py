@@ -12,14 +12,29 @@ from softbeam.training.config import Stage
 
 
 def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
+    """Make the optimizer of the weights that are not frozen.
+
+    A module with an `own_lr` gets that learning rate where the others get the stage's.
+    """
+    own = [module for module in learner.modules() if hasattr(module, "own_lr")]
+    inside = {id(weight) for module in own for weight in module.parameters()}
+    groups = [(1.0, [p for p in learner.parameters() if id(p) not in inside])]
+    groups += [(float(m.own_lr) / stage.lr, list(m.parameters())) for m in own]  # type: ignore[arg-type]
+    trained = [
+        {"params": [p for p in weights if p.requires_grad], SHARE: share}
+        for share, weights in groups
+    ]
     if stage.optimizer == "adam":
-        return torch.optim.Adam(learner.parameters(), lr=stage.lr)
-    return torch.optim.AdamW(learner.parameters(), lr=stage.lr, weight_decay=stage.weight_decay)
+        return torch.optim.Adam(trained, lr=stage.lr)
+    return torch.optim.AdamW(trained, lr=stage.lr, weight_decay=stage.weight_decay)
+
+
+SHARE = "share"  # of a group's learning rate in the stage's
 
 
 def set_lr(optimizer: Any, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get(SHARE, 1.0)
 
 
 def lr_shape(stage: Stage, update: int, updates: int) -> float:

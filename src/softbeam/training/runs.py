@@ -193,12 +193,17 @@ def content_of(folder: Path) -> str | None:
 
 
 def files_read(config: RunConfig, corpus: Corpus) -> dict[str, Path]:
-    """What a run depends on, by what it is for: data, and other runs."""
-    return corpus.paths | {
-        f"{role} {name}": path
-        for role, folder in runs_read(config).items()
-        for name, path in own_files(folder).items()
-    }
+    """What a run depends on, by what it is for: data, files of its model, and other runs."""
+    model = {f"model.{name}": path for name, path in config.model.files.items()}
+    return (
+        corpus.paths
+        | model
+        | {
+            f"{role} {name}": path
+            for role, folder in runs_read(config).items()
+            for name, path in own_files(folder).items()
+        }
+    )
 
 
 def runs_read(config: RunConfig) -> dict[str, Path]:

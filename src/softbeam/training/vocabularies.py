@@ -13,25 +13,28 @@ from softbeam.training.kinds import kind_of
 def make_codecs(config: RunConfig, corpus: Corpus) -> Codecs:
     """Make the vocabularies of the training split: closed label sets, words, or subwords."""
     task, model = config.data, config.model
-    texts = {name: [e.source for e in corpus.split(name)] for name in ("train", "dev")}
-    sources, targets = texts["train"], [e.target for e in corpus.split("train")]
+    texts = sources(corpus)
+    train, targets = texts["train"], [e.target for e in corpus.split("train")]
     if isinstance(task, Translation) and task.subwords > 0:
         own = model.source_codec(None, texts)
         return Codecs(
-            own or Subwords.train(sources, size=task.subwords, specials=SOURCE),
+            own or Subwords.train(train, size=task.subwords, specials=SOURCE),
             Subwords.train(targets, size=task.subwords, specials=model.specials),
         )
     tags = not kind_of(task).has_end
     count = task.min_count if isinstance(task, Translation) else 1
-    words = Vocabulary.build(
-        sources, specials=SOURCE, min_count=min_count(sources) if tags else count
-    )
+    words = Vocabulary.build(train, specials=SOURCE, min_count=min_count(train) if tags else count)
     labels = (
         Vocabulary.build(targets)
         if tags
         else Vocabulary.build(targets, specials=model.specials, min_count=count)
     )
     return Codecs(model.source_codec(words, texts) or words, labels)
+
+
+def sources(corpus: Corpus) -> dict[str, list[tuple[str, ...]]]:
+    """The sources of train and dev."""
+    return {name: [e.source for e in corpus.split(name)] for name in ("train", "dev")}
 
 
 def min_count(sources: list[tuple[str, ...]]) -> int:
