@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ from softbeam.runtime.files import (
     write_atomic,
 )
 from softbeam.runtime.progress import Progress
-from softbeam.runtime.signals import ending, signum_of, stopping
+from softbeam.runtime.signals import ending, hurried, signum_of, stopping
 from softbeam.sampling.chains import Record
 from softbeam.sampling.texts.estimate import estimated
 from softbeam.sampling.texts.sampler import Sampler, generator, group_size, samplers
@@ -56,6 +57,7 @@ from softbeam.types import ChainState, TextModel
 Header = dict[str, Any]
 T = TypeVar("T")
 CHUNK = 1 << 20  # bytes to copy at a time
+PATIENCE = 0.7  # seconds that the model's current operation may take after a signal
 
 
 def make_header(
@@ -184,24 +186,28 @@ def write_samples(
     ):
         progress.skip((start - mine.start) * config.sweeps + sweep)
         writer = Writer(file, checkpoint_of(part), header, facts, every)
+        stopped = f"stopped; --resume continues {out} after its last complete sweep"
+
+        def finish(signum: int) -> None:
+            writer.save()
+            print(f"softbeam sample: {stopped}", file=sys.stderr, flush=True)
+
         try:
-            if not quiet and len(mine):
-                with at_once(stop):
-                    left = progress.total - int(progress.done)
-                    progress.say(estimated(mlm, groups, config, sweeps=left))
-            for group in range(start, mine.stop):
-                run = partial(groups[group].run, rng, state=state, first=sweep)
-                for record in stoppable(partial(run, on_step=progress.within), stop):
-                    rows = sample_rows(mlm, groups[group], record, config, group)
-                    writer.write(rows, group, record, rng)
-                    progress.advance(shown=progress_of(record))
-                rng, state, sweep = generator(config, group + 1), None, 0
+            with hurried(PATIENCE, finish):
+                if not quiet and len(mine):
+                    with at_once(stop):
+                        left = progress.total - int(progress.done)
+                        progress.say(estimated(mlm, groups, config, sweeps=left))
+                for group in range(start, mine.stop):
+                    run = partial(groups[group].run, rng, state=state, first=sweep)
+                    for record in stoppable(partial(run, on_step=progress.within), stop):
+                        rows = sample_rows(mlm, groups[group], record, config, group)
+                        writer.write(rows, group, record, rng)
+                        progress.advance(shown=progress_of(record))
+                    rng, state, sweep = generator(config, group + 1), None, 0
         except KeyboardInterrupt as signal:
             writer.save()
-            raise Interrupted(
-                signum_of(signal),
-                f"stopped; --resume continues {out} after its last complete sweep",
-            ) from None
+            raise Interrupted(signum_of(signal), stopped) from None
         except Exception:
             if not tensors and file.file.tell() == facts["bytes"]:
                 remove(part)  # no sample was drawn
