@@ -34,7 +34,8 @@ def test_without_a_network_a_name_is_one_line_after_one_request(session, capsys)
     assert session.requests == 1
     assert capsys.readouterr().err == (
         "softbeam score: 'nobody/nothing' is no folder and was never downloaded to this machine, "
-        f"and {hub.constants.ENDPOINT} cannot be reached; give a folder, or connect to the network\n"
+        f"and {hub.constants.ENDPOINT} cannot be reached; give a folder, or connect to the "
+        "network\n"
     )
 
 
