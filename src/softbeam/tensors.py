@@ -80,13 +80,39 @@ def gather(state: State, rows: Int[Tensor, " new_rows"]) -> State:
 
 
 def mix(state: State, back: Float[Tensor, "batch beam prev"]) -> State:
-    """Weighted sums of a state's rows (Algorithm 3, lines 14-16); a one-hot `back` gathers rows."""
+    """Weighted sums of a state's rows (Algorithm 3, lines 14-16); a one-hot `back` gathers rows.
+
+    Numbers that are not floating-point, such as counters, are gathered from the heaviest row.
+    Raises ValueError if rows that differ in them would have to be mixed.
+    """
 
     def mixed(tensor: Tensor) -> Tensor:
         rows = tensor.unflatten(0, (back.shape[0], back.shape[2]))
+        if not tensor.is_floating_point():
+            return heaviest(rows, back).flatten(0, 1)
         return torch.einsum("bkj,bj...->bk...", back, rows).flatten(0, 1)
 
     return map_state(mixed, state)
+
+
+def heaviest(
+    rows: Shaped[Tensor, "batch prev *rest"], back: Float[Tensor, "batch beam prev"]
+) -> Shaped[Tensor, "batch beam *rest"]:
+    """The row with the largest weight, for each element of a beam.
+
+    Raises ValueError if rows with other content have weight, too: no number is between them.
+    """
+    sentence = torch.arange(len(rows), device=rows.device)[:, None]
+    chosen = rows[sentence, back.argmax(-1)]
+    other = (rows[:, None] != chosen[:, :, None]).unsqueeze(-1).flatten(3).any(-1)
+    lost = (back * other).sum(-1).max()
+    if lost > 1e-4:
+        raise ValueError(
+            f"state: a tensor of {rows.dtype} differs between elements of the soft beam, and only "
+            "floating-point numbers can be mixed; convert it to them, or keep it equal in all rows "
+            "of a source"
+        )
+    return chosen
 
 
 def output_lengths(

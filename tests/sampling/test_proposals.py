@@ -226,3 +226,16 @@ def test_knobs_are_checked(options):
     (name, value), *_ = options.items()
     with pytest.raises(ValueError, match=f"{name}={value}"):
         MaskedConditionals(TinyMLM(), **options)
+
+
+def test_uniform_proposals_take_the_size_of_a_vocabulary_or_say_what_they_take():
+    tokens, positions = torch.zeros(200, 2).long(), torch.ones(200, 2).bool()
+    sized, listed = (
+        UniformProposals(allowed)(tokens, positions, torch.Generator().manual_seed(1))
+        for allowed in (4, torch.ones(4).bool())
+    )
+    assert sized.tokens.equal(listed.tokens) and sized.tokens.unique().tolist() == [0, 1, 2, 3]
+    torch.testing.assert_close(sized.log_q_forward.exp(), torch.full((200,), 1 / 16))
+    for wrong in (0, -1, True):  # other types fail in the checks of shapes, in tests
+        with pytest.raises(ValueError, match="must be a tensor of booleans over the vocabulary"):
+            UniformProposals(wrong)

@@ -50,7 +50,7 @@ OF_SAMPLING: Phases = {
     "summary": Phase(seconds=0.2),
 }
 OF_A_GRID: Phases = {START: Phase(seconds=0.05), "cell": Phase(3, 0.1), "result": Phase(3)}
-PHASES = ["loading", *(OF_TRAINING | OF_SAMPLING | OF_A_GRID)]
+PHASES = ["loading", "step", *(OF_TRAINING | OF_SAMPLING | OF_A_GRID)]
 
 
 class Aim(NamedTuple):
@@ -164,6 +164,7 @@ MARKS = (  # what is called when a phase is entered; phases may lie within one a
     ("softbeam.training.loop", "load_weights", "between stages"),
     ("softbeam.sampling.texts.files", "write_samples", "sampling"),
     ("softbeam.sampling.texts.files", "Writer.write", "lines"),
+    ("softbeam.sampling.fast", "_FastKernel.step", "step"),
     ("softbeam.sampling.texts.files", "save_checkpoint", "checkpoint"),
     ("softbeam.sampling.texts.summary", "finish", "summary"),
     ("softbeam.runtime.grid", "compute", "cell"),

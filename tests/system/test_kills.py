@@ -110,16 +110,20 @@ def test_killed_sampling_ends_with_the_same_file(nursery, letters_mlm, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("signum", "code"), STOPS)
-def test_a_signal_lets_sampling_finish_its_sweep(nursery, letters_mlm, tmp_path, signum, code):
+@pytest.mark.parametrize(
+    ("stop", "phase", "entry", "sweeps"), [(STOPS[1], "lines", 4, 4), (STOPS[0], "step", 8, 3)]
+)
+def test_a_signal_ends_sampling_at_once(nursery, letters_mlm, tmp_path, stop, phase, entry, sweeps):
+    """Lines are written whole; a sweep, here of two steps, is left within its second step."""
+    signum, code = stop
     whole, out = tmp_path / "whole.jsonl", tmp_path / "s.jsonl"
-    end = nursery.life(sample_words(letters_mlm, out), Aim("lines", 4, signum=signum))
-    assert (end.code, end.hit) == (code, "lines")
+    end = nursery.life(sample_words(letters_mlm, out), Aim(phase, entry, signum=signum))
+    assert (end.code, end.hit) == (code, phase)
     assert end.said == (
-        f"softbeam sample: stopped after a complete sweep; --resume continues {out}\n"
+        f"softbeam sample: stopped; --resume continues {out} after its last complete sweep\n"
     )
     assert out.read_bytes().endswith(b"\n") and checkpoint_of(out).exists()
-    assert len(list(read_samples(out))) == 4 * 4
+    assert len(list(read_samples(out))) == sweeps * 4
     for path in (out, whole):
         assert nursery.life(sample_words(letters_mlm, path, "--resume")).code == 0
     assert out.read_bytes() == whole.read_bytes()

@@ -240,6 +240,7 @@ def run_chains(
     warm_up: Kernel | None = None,
     between: Sequence[Kernel] = (),
     first: int = 0,
+    on_step: Callable[[float], object] = bool,
 ) -> Iterator[Record]:
     """Run chains sweep by sweep, and yield a record after each.
 
@@ -255,6 +256,7 @@ def run_chains(
         warm_up: the kernel of forced sweeps, such as `degenerate_gibbs`.
         between: kernels applied once after each sweep, such as `replica_exchange`.
         first: the number of the first sweep to run.
+        on_step: called after each step with the share of the sweep that is done.
     """
     if plan.forced and warm_up is None:
         raise ValueError(f"forced={plan.forced} sweeps need the kernel warm_up")
@@ -265,7 +267,7 @@ def run_chains(
     if not bool(state.energy.isfinite().all()):
         chain = int((~state.energy.isfinite()).nonzero()[0])
         raise ValueError(f"start: chain {chain} has the energy {state.energy[chain].item()}")
-    return _sweeps(at, state, free, plan, rng, warm_up, between, first)
+    return _sweeps(at, state, free, plan, rng, warm_up, between, first, on_step)
 
 
 def _sweeps(
@@ -277,6 +279,7 @@ def _sweeps(
     warm_up: Kernel | None,
     between: Sequence[Kernel],
     first: int,
+    on_step: Callable[[float], object],
 ) -> Iterator[Record]:
     """The loop of `run_chains`, after its checks."""
     for s in range(first, plan.sweeps):
@@ -284,12 +287,21 @@ def _sweeps(
         used = warm_up if phase == "forced" and warm_up is not None else at(temperature)
         size = plan.blocks(free.sum(-1), s, plan.sweeps, rng).clamp_min(1)
         blocks = partition(free, size, order=plan.order, rng=rng)
-        state, counts = sweep_once(used, state, blocks, rng)
+        state, counts = sweep_once(used, state, watched(blocks, on_step), rng)
         infos = []
         for other in between:
             state, info = other.step(state, torch.zeros_like(free), rng)
             infos.append(info)
         yield Record(s, phase, temperature, state, counts, tuple(infos))
+
+
+def watched(
+    blocks: Bool[Tensor, "step chain time"], on_step: Callable[[float], object]
+) -> Iterator[Bool[Tensor, "chain time"]]:
+    """Yield the blocks of a sweep; after each has been used, say which share is done."""
+    for number, positions in enumerate(blocks, 1):
+        yield positions
+        on_step(number / len(blocks))
 
 
 class Trace(NamedTuple):

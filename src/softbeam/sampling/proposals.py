@@ -124,9 +124,29 @@ class MaskedConditionals:
 
 @dataclass(frozen=True, eq=False)
 class UniformProposals:
-    """Proposals that draw every allowed token with the same probability, without a model."""
+    """Proposals that draw every allowed token with the same probability, without a model.
 
-    allowed: Allowed
+    Args:
+        allowed: the tokens that may be proposed, as booleans over the vocabulary; or the size of a
+            vocabulary whose tokens are all allowed.
+    """
+
+    allowed: Allowed | int
+
+    def __post_init__(self) -> None:
+        allowed: object = self.allowed
+        if isinstance(allowed, int) and allowed > 0 and not isinstance(allowed, bool):
+            object.__setattr__(self, "allowed", torch.ones(allowed, dtype=torch.bool))
+        elif not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+            raise ValueError(
+                f"allowed={allowed!r} must be a tensor of booleans over the vocabulary, or its size"
+            )
+
+    @property
+    def choices(self) -> Allowed:
+        """The tokens that may be proposed."""
+        assert not isinstance(self.allowed, int)
+        return self.allowed
 
     def __call__(
         self,
@@ -134,14 +154,14 @@ class UniformProposals:
         positions: Bool[Tensor, "chain time"],
         rng: Generator,
     ) -> Proposed:
-        check_tokens(tokens, positions, self.allowed)
+        check_tokens(tokens, positions, self.choices)
         return drawn([(1.0, self.log_probs(tokens, positions))], tokens, positions, rng)
 
     def log_probs(
         self, tokens: Int[Tensor, "chain time"], positions: Bool[Tensor, "chain time"]
     ) -> Float[Tensor, "cells vocab"]:
         """log q at the given positions, row by row."""
-        allowed = allowed_at(self.allowed, positions).expand(int(positions.sum()), -1)
+        allowed = allowed_at(self.choices, positions).expand(int(positions.sum()), -1)
         return torch.where(allowed, 0.0, float("-inf")).log_softmax(-1)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
+from softbeam.models.huggingface.hub import loading_options
 from softbeam.runtime.files import LARGEST_TENSORS, check_input
 from softbeam.tensors import length_mask, lengths_of, may_stand
 from softbeam.types import Prompts, WordParts
@@ -99,17 +100,16 @@ class HfMaskedLM:
                 check_input(path, LARGEST_TENSORS)
         if not Path(name).is_dir() and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(name)) is None:
             raise UserError(f"{str(name)!r} is neither a folder nor a name on the hub")
+        options = loading_options(name) | {"trust_remote_code": trust_remote_code}
         try:
             with quiet():
-                tokenizer = transformers.AutoTokenizer.from_pretrained(
-                    name, trust_remote_code=trust_remote_code
-                )
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
                 model, info = transformers.AutoModelForMaskedLM.from_pretrained(
                     name,
                     dtype=dtype,
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
-                    trust_remote_code=trust_remote_code,
+                    **options,
                 )
         except Exception as error:  # transformers raises any class of error for a broken folder
             reason = " ".join(str(error).split())

@@ -15,14 +15,16 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -44,15 +46,18 @@ from softbeam.runtime.files import (
     write_atomic,
 )
 from softbeam.runtime.progress import Progress
-from softbeam.runtime.signals import stopping
+from softbeam.runtime.signals import ending, hurried, signum_of, stopping
 from softbeam.sampling.chains import Record
+from softbeam.sampling.texts.estimate import estimated
 from softbeam.sampling.texts.sampler import Sampler, generator, group_size, samplers
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.tensors import may_stand
 from softbeam.types import ChainState, TextModel
 
 Header = dict[str, Any]
+T = TypeVar("T")
 CHUNK = 1 << 20  # bytes to copy at a time
+PATIENCE = 0.7  # seconds that the model's current operation may take after a signal
 
 
 def make_header(
@@ -181,17 +186,28 @@ def write_samples(
     ):
         progress.skip((start - mine.start) * config.sweeps + sweep)
         writer = Writer(file, checkpoint_of(part), header, facts, every)
+        stopped = f"stopped; --resume continues {out} after its last complete sweep"
+
+        def finish(signum: int) -> None:
+            writer.save()
+            print(f"softbeam sample: {stopped}", file=sys.stderr, flush=True)
+
         try:
-            for group in range(start, mine.stop):
-                for record in groups[group].run(rng, state=state, first=sweep):
-                    rows = sample_rows(mlm, groups[group], record, config, group)
-                    writer.write(rows, group, record, rng, now=bool(stop))
-                    progress.advance(shown=progress_of(record))
-                    if stop:
-                        raise Interrupted(
-                            stop[0], f"stopped after a complete sweep; --resume continues {out}"
-                        )
-                rng, state, sweep = generator(config, group + 1), None, 0
+            with hurried(PATIENCE, finish):
+                if not quiet and len(mine):
+                    with at_once(stop):
+                        left = progress.total - int(progress.done)
+                        progress.say(estimated(mlm, groups, config, sweeps=left))
+                for group in range(start, mine.stop):
+                    run = partial(groups[group].run, rng, state=state, first=sweep)
+                    for record in stoppable(partial(run, on_step=progress.within), stop):
+                        rows = sample_rows(mlm, groups[group], record, config, group)
+                        writer.write(rows, group, record, rng)
+                        progress.advance(shown=progress_of(record))
+                    rng, state, sweep = generator(config, group + 1), None, 0
+        except KeyboardInterrupt as signal:
+            writer.save()
+            raise Interrupted(signum_of(signal), stopped) from None
         except Exception:
             if not tensors and file.file.tell() == facts["bytes"]:
                 remove(part)  # no sample was drawn
@@ -200,6 +216,27 @@ def write_samples(
     if ranks.first():
         append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
     return seconds
+
+
+@contextmanager
+def at_once(stop: Sequence[int]) -> Iterator[None]:
+    """Let a signal raise KeyboardInterrupt inside the block, also one that was noted before it."""
+    with ending():
+        if stop:
+            raise KeyboardInterrupt(stop[0])
+        yield
+
+
+def stoppable(run: Callable[[], Iterator[T]], stop: Sequence[int]) -> Iterator[T]:
+    """Yield what `run` yields; a signal ends the work between two of them at once."""
+    with at_once(stop):
+        records = run()
+    while True:
+        with at_once(stop):
+            record = next(records, None)
+        if record is None:
+            return
+        yield record
 
 
 def part_of(out: Path, rank: int) -> Path:
@@ -263,25 +300,28 @@ class Writer:
         self.file, self.checkpoint, self.header = file, checkpoint, header
         self.before, self.every = float(facts["seconds"]), every
         self.started = self.saved = time.monotonic()
+        self.unsaved: tuple[dict[str, torch.Tensor], dict[str, int]] | None = None
 
     def write(
-        self,
-        rows: Iterator[dict[str, Any]],
-        group: int,
-        record: Record,
-        rng: torch.Generator,
-        *,
-        now: bool,
+        self, rows: Iterator[dict[str, Any]], group: int, record: Record, rng: torch.Generator
     ) -> None:
-        """Append the rows of a sweep; save a checkpoint if `now` is set or it is time for one."""
+        """Append the rows of a sweep; save a checkpoint if it is time for one."""
         self.file.append(b"".join(map(as_line, rows)))
-        if not now and time.monotonic() - self.saved < self.every:
-            return
-        facts = {"group": group, "sweep": record.sweep + 1, "bytes": self.file.synced()}
         tensors = record.state._asdict() | {"random": rng.get_state()}
-        about = {"seconds": self.seconds(), "header": self.header, "processes": ranks.world()}
-        save_checkpoint(self.checkpoint, tensors, facts | about)
-        self.saved = time.monotonic()
+        place = {"group": group, "sweep": record.sweep + 1, "bytes": self.file.file.tell()}
+        self.unsaved = tensors, place
+        if time.monotonic() - self.saved >= self.every:
+            self.save()
+
+    def save(self) -> None:
+        """Save a checkpoint of the last complete sweep, if there is none yet."""
+        if self.unsaved is None:
+            return
+        tensors, place = self.unsaved
+        self.file.synced()
+        facts = {"seconds": self.seconds(), "header": self.header, "processes": ranks.world()}
+        save_checkpoint(self.checkpoint, tensors, place | facts)
+        self.saved, self.unsaved = time.monotonic(), None
 
     def seconds(self) -> float:
         """Seconds of sampling so far, including the runs that this one resumes."""

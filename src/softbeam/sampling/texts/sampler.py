@@ -47,12 +47,18 @@ class Sampler(NamedTuple):
     plan: Plan
 
     def run(
-        self, rng: Generator, *, state: ChainState | None = None, first: int = 0
+        self,
+        rng: Generator,
+        *,
+        state: ChainState | None = None,
+        first: int = 0,
+        on_step: Callable[[float], object] = bool,
     ) -> Iterator[Record]:
         """Yield a record of all chains after each sweep.
 
         To continue a run, pass the state of its last record, the number of the next sweep as
-        `first`, and the generator as it was then: the chains are the same.
+        `first`, and the generator as it was then: the chains are the same. `on_step` is called with
+        the share of a sweep that is done.
         """
         return run_chains(
             self.kernel,
@@ -62,6 +68,7 @@ class Sampler(NamedTuple):
             rng=rng,
             warm_up=self.warm_up,
             first=first,
+            on_step=on_step,
         )
 
 

@@ -1,0 +1,122 @@
+"""Estimate how long sampling takes, before it starts.
+
+The time is that of the model: the number of masked rows it will get, times the time of a row, which
+a trial of about a second measures. The number of rows follows from the kernel. For
+Metropolis-Hastings it depends on how often a proposal differs from the text, which the trial
+estimates from the model's own conditional distributions.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from softbeam.sampling.energies import counted_sites
+from softbeam.sampling.masking import site_logits
+from softbeam.sampling.texts.sampler import Sampler, allowed_tokens
+from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.types import TextModel
+
+ENOUGH, LONG = 0.25, 600.0  # seconds: of a call that is timed; of sampling that calls for advice
+
+
+class Trial(NamedTuple):
+    """What a few rows of the model show."""
+
+    seconds: float  # of a row
+    changed: float  # probability that a proposal at one position differs from the text
+
+
+def estimated(
+    mlm: TextModel, groups: Sequence[Sampler], config: SamplingConfig, *, sweeps: int
+) -> str:
+    """Say how long sampling takes, and how to make it shorter if it is long.
+
+    Args:
+        mlm: the model.
+        groups: the samplers of all texts.
+        config: their settings.
+        sweeps: of all sweeps of all groups, those that are left to this process.
+    """
+    measured = trial(mlm, groups[0], config)
+    rows = sum(sweep_rows(mlm, group, config, measured.changed) for group in groups)
+    share = sweeps / (config.sweeps * len(groups))
+    seconds = rows * config.sweeps * share * measured.seconds
+    lengths = sorted({int(n) for group in groups for n in group.free.sum(-1).unique()})
+    positions = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
+    texts = sum(len(group.tokens) for group in groups) // config.chains
+    what = f"{config.chains} chains x {config.sweeps} sweeps of {positions} positions"
+    what = f"{texts} texts x {what}" if texts > 1 else what
+    return f"about {duration(seconds)} for {what}{advice(config, seconds / max(share, 1e-9))}"
+
+
+def advice(config: SamplingConfig, seconds: float) -> str:
+    """Name a number of sweeps that takes a tenth of a long time."""
+    fewer = max(config.sweeps // 10, 1)
+    if seconds < LONG or fewer == config.sweeps:
+        return ""
+    burn_in = f" --burn-in {fewer // 5}" if config.burn_in >= fewer else ""
+    less = duration(seconds * fewer / config.sweeps)
+    return f"; --sweeps {fewer}{burn_in} takes {less}"
+
+
+@torch.inference_mode()
+def trial(mlm: TextModel, group: Sampler, config: SamplingConfig) -> Trial:
+    """Time the model on more and more rows of a group's texts, for about a second."""
+    tokens, allowed = group.tokens[:1], allowed_tokens(mlm, config.allowed)
+    free, owner = group.free[:1], torch.zeros(1, dtype=torch.long)
+    best = mlm.logits(tokens, free, owner).masked_fill(~allowed, -torch.inf).argmax(-1)
+    texts = tokens.masked_scatter(free, best)
+    every, first = free.nonzero()[:, 1], time.monotonic()
+    most, rows = min(config.rows, len(group.tokens) * len(every)), 1
+    while True:
+        site = every[torch.arange(rows) % len(every)]
+        started = time.monotonic()
+        parts = [logits for _, logits in site_logits(mlm, texts, site * 0, site, limit=rows)]
+        ended = time.monotonic()
+        if rows >= most or ended - started >= ENOUGH or ended - first >= 4 * ENOUGH:
+            break
+        rows = min(4 * rows, most)
+    logits = torch.cat(parts).double().masked_fill(~allowed, -torch.inf)
+    target = (logits / config.target_temperature.at(0)).softmax(-1)  # of the token that is there
+    proposed = (logits / config.proposal_temperature).softmax(-1)
+    if config.proposal == "uniform":
+        proposed = allowed.double() / allowed.sum()
+    return Trial((ended - started) / rows, 1 - float((target * proposed).sum(-1).mean()))
+
+
+def sweep_rows(mlm: TextModel, group: Sampler, config: SamplingConfig, changed: float) -> float:
+    """Estimate the number of masked rows that the model gets in a sweep of a group.
+
+    A proposal needs a row of each chain, unless an earlier energy has it. The energy of a changed
+    text needs a row for each of its sites. Exact Gibbs tries all tokens.
+    """
+    sites = (counted_sites(mlm, group.tokens) | group.free).sum(-1)
+    steps, size = blocks_of(group, config)
+    if config.kernel == "exact-gibbs":
+        return float((steps * sites).sum() * allowed_tokens(mlm, config.allowed).sum())
+    energy = torch.ones_like(steps) if config.kernel == "gibbs" else 1 - (1 - changed) ** size
+    known = (size == 1).double() * (config.kernel == "mh")
+    rows = steps * (1 - known) + steps * energy * (sites - known)
+    return float((rows + known * steps.minimum(1 / energy.clamp_min(1e-9))).sum())
+
+
+def blocks_of(group: Sampler, config: SamplingConfig) -> tuple[Tensor, Tensor]:
+    """Mean number of steps of each chain in a sweep, and mean size of its blocks."""
+    free: Int[Tensor, " chain"] = group.free.sum(-1)
+    rng = Generator().manual_seed(0)
+    places = sorted({0, config.sweeps // 4, config.sweeps // 2, 3 * config.sweeps // 4})
+    sizes = [group.plan.blocks(free, s, config.sweeps, rng).clamp_min(1) for s in places]
+    steps = torch.stack([(free / size).ceil() for size in sizes]).mean(0).double()
+    return steps, free / steps.clamp_min(1)
+
+
+def duration(seconds: float) -> str:
+    """Format a time as 40 s, 18 min, 3 h or 2 days."""
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(seconds / unit, 1):.0f} {name}"
+    return f"{seconds / 86_400:.0f} days"
