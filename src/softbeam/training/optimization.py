@@ -12,9 +12,10 @@ from softbeam.training.config import Stage
 
 
 def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
+    """Make the optimizer of a stage; its learning rate is set before each update."""
     if stage.optimizer == "adam":
-        return torch.optim.Adam(learner.parameters(), lr=stage.lr)
-    return torch.optim.AdamW(learner.parameters(), lr=stage.lr, weight_decay=stage.weight_decay)
+        return torch.optim.Adam(learner.parameters())
+    return torch.optim.AdamW(learner.parameters(), weight_decay=stage.weight_decay)
 
 
 def set_lr(optimizer: Any, lr: float) -> None:
@@ -22,13 +23,23 @@ def set_lr(optimizer: Any, lr: float) -> None:
         group["lr"] = lr
 
 
-def lr_shape(stage: Stage, update: int, updates: int) -> float:
-    """Compute the learning rate at an update as a share of `stage.lr`."""
+def lr_shape(stage: Stage, update: int, updates: int, *, timed: float = 0.0) -> float:
+    """Compute the learning rate at an update as a share of `stage.lr`.
+
+    Args:
+        stage: whose learning rate it is.
+        update: from 0.
+        updates: all of them.
+        timed: share of the stage's time that has passed; the rate falls with the time if that ends
+            before the updates do.
+    """
     rise, fall = stage.warmup + 1, updates - stage.warmup
+    passed = max(update, timed * updates)
     if stage.schedule == "linear":
-        return ramp(update, updates=updates, rise=rise, fall=fall)
+        shape = ramp(update, updates=updates, rise=rise, fall=fall)
+        return min(shape, (updates - passed) / max(fall, 1))
     if stage.schedule == "cosine" and update >= stage.warmup:
-        through = (update - stage.warmup) / max(fall, 1)
+        through = (passed - stage.warmup) / max(fall, 1)
         return 0.5 * (1.0 + math.cos(math.pi * through))
     return min((update + 1) / rise, 1.0)
 
