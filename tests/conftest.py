@@ -26,6 +26,7 @@ TENSORS = (
 )
 shapes.check_shapes([f"softbeam.{name}" for name in TENSORS.split()])
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # training tries no other number
 settings.register_profile("softbeam", deadline=None)  # no test fails because a machine is slow
 settings.load_profile("softbeam")
 

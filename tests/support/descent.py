@@ -1,6 +1,5 @@
 """Weights after plain gradient descent, in one process or in several."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +9,8 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime import ranks
 from softbeam.schedules import Moment
 from softbeam.training.config import RunConfig
-from softbeam.training.loop import Learner, Trainer
+from softbeam.training.loop import Trainer
+from softbeam.training.updates import Learner, Step, run_update
 from softbeam.training.vocabularies import make_codecs
 from softbeam.types import Batch
 from support.objective_toys import rows_of
@@ -24,11 +24,11 @@ def gradients(config: RunConfig, tmp_path: Path, groups: list[list[Batch]]) -> l
     model = config.model.build(len(codecs.source), len(codecs.target)).double()
     tmp_path.mkdir(exist_ok=True)
     trainer = Trainer(config, corpus, codecs, model, tmp_path, quiet=True)
-    stage = replace(config.pretrain, clip=1e9)
     learner = Learner(model, CrossEntropy())
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.5)
+    step = Step(trainer.accelerator, learner, optimizer, trainer.rng)
     for group in groups:
-        trainer.update(learner, optimizer, group, stage, Moment())
+        run_update(step, group, Moment(), clip=1e9)
     return [p.detach() for p in model.parameters()]
 
 

@@ -13,8 +13,9 @@ from softbeam.errors import NotFinite, UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime.files import load_checkpoint
+from softbeam.training import loop
 from softbeam.training.config import RunConfig, Stage
-from softbeam.training.loop import Trainer, train
+from softbeam.training.loop import train
 from softbeam.training.optimization import check_step, quoted
 from softbeam.training.runs import read_metrics
 from softbeam.types import Loss
@@ -160,20 +161,21 @@ def test_a_skipped_update_changes_no_weight(config, tmp_path, poison, monkeypatc
     """Nor Adam's moments: the next update is as if the batch had not been."""
     poison({1, 2, 3, 4, 5}, gradient=float("inf"))
     before, after = [], []
-    plain = Trainer.update
+    plain = loop.run_update
 
-    def update(self, learner, optimizer, group, stage, now):
+    def update(step, group, now, *, clip):
+        learner, optimizer = step.learner, step.optimizer
         if now.update < 5:
             before.append([p.detach().clone() for p in learner.parameters()])
         try:
-            return plain(self, learner, optimizer, group, stage, now)
+            return plain(step, group, now, clip=clip)
         finally:
             if now.update < 5:
                 after.append([p.detach().clone() for p in learner.parameters()])
                 assert not optimizer.state_dict()["state"]
                 assert all(p.grad is None for p in learner.parameters())
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(loop, "run_update", update)
     train(replace(config, skip_nonfinite=5), tmp_path / "x", quiet=True)
     assert len(before) == 5
     for one, two in zip(before, after, strict=True):
@@ -193,15 +195,15 @@ def test_a_rate_that_diverges_leaves_the_last_good_checkpoint(config, tmp_path):
 @pytest.mark.parametrize("every", [1, 1000])
 def test_weights_that_are_not_finite_are_never_saved(config, tmp_path, monkeypatch, every):
     """An optimizer that spoils one weight: neither a checkpoint nor a dev score comes of it."""
-    plain, last = Trainer.update, len(watched_sentences(config))  # of the epoch
+    plain, last = loop.run_update, len(watched_sentences(config))  # of the epoch
 
-    def update(self, learner, optimizer, group, stage, now):
-        found = plain(self, learner, optimizer, group, stage, now)
+    def update(step, group, now, *, clip):
+        found = plain(step, group, now, clip=clip)
         if now.update + 1 == last:
-            next(iter(learner.parameters())).data.view(-1)[0] = float("nan")
+            next(iter(step.learner.parameters())).data.view(-1)[0] = float("nan")
         return found
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(loop, "run_update", update)
     out = tmp_path / "x"
     with pytest.raises(UserError, match=f"the weights became .* after update {last} of pretrain"):
         train(replace(config, checkpoint_every=every), out, quiet=True)

@@ -23,6 +23,7 @@ from softbeam.cli.parser import (
     say_json,
     whole_numbers,
 )
+from softbeam.cli.stages import stage_aliases, with_aliases
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import UserError
 from softbeam.models import specs
@@ -41,9 +42,9 @@ from softbeam.training.searches import SEARCHES
 
 if TYPE_CHECKING:
     from softbeam.experiments import compare as comparison, grid_search as sweeping
-    from softbeam.training import api
+    from softbeam.training import api, baselines
 else:
-    api = lazy("softbeam.training.api")
+    api, baselines = lazy("softbeam.training.api"), lazy("softbeam.training.baselines")
     comparison = lazy("softbeam.experiments.compare")
     sweeping = lazy("softbeam.experiments.grid_search")
 
@@ -61,6 +62,8 @@ def short_forms() -> str:
             "short forms:",
             *explained("--objective NAME", "--finetune.objective: ", objective_names()),
             *explained("--select NAME", "the search that scores dev: ", SEARCHES),
+            f"  {'--epochs, --lr':24} of the first stage that runs: --pretrain.epochs and .lr, or",
+            f"  {'--batch-tokens':24} --finetune.… after --warm-start; padded tokens a batch",
             f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
             f"  {'--skip-bad':24} --data.skip_bad true",
             f"  {'--allow-module NAME':24} let settings name classes of a module of your own",
@@ -273,10 +276,11 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
-    kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
+    kept = [word for word in words[1:] if word != "--skip-bad"]
     given = [path for flag, path in options(kept) if flag == "--config"]
     for path in given:
         check_yaml(Path(path))
+    kept = with_aliases(kept, TRAIN_ALIASES | stage_aliases(kept, given))
     for flag, value in options(kept):  # the parser opens files in place of nested settings
         if os.path.exists(value) and not (os.path.isfile(value) or os.path.isdir(value)):
             raise UserError(f"{flag} {value}: it is not a regular file")
@@ -390,3 +394,5 @@ def show_summary(out: str, summary: dict[str, Any]) -> None:
     shown = [f"{k} {v:.2f}" for k, v in summary["metrics"].items() if isinstance(v, float)]
     seconds = f"{summary['seconds']:.0f} s"
     print(f"{out}: dev {', '.join(shown)} (epoch {summary['epoch'] + 1}, {seconds})")
+    if summary.get("baselines"):
+        print(baselines.as_text("dev", summary["baselines"]))

@@ -148,6 +148,7 @@ def decode_all(
         data=LetterSounds(words=size.words),
         pretrain=replace(recipe.pretrain, tokens=size.tokens),
         finetune=replace(recipe.finetune, epochs=size.epochs),
+        threads=1,
         log_every=5,
     )
     configs = {START: start} | {n: second_stage(start, o, out) for n, o in SECOND.items()}

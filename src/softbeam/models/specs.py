@@ -37,6 +37,7 @@ class Model(ABC):
 
     specials: ClassVar[tuple[str, ...]] = TARGET  # of the target's vocabulary
     left_to_right: ClassVar[bool] = True  # a decoder; else a masked language model
+    usual_lr: ClassVar[float] = 1e-3  # the learning rate of a first stage that does not say its own
 
     @abstractmethod
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
@@ -89,6 +90,7 @@ class Lstm(Model):
             input embeddings begin with and take their width from.
     """
 
+    usual_lr: ClassVar[float] = 2e-3
     encoder: Literal["uni", "bi"] = "bi"
     attention: Literal["fixed", "bahdanau"] = "fixed"
     embedding: int = 128

@@ -43,6 +43,12 @@ class Progress:
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done)
 
+    def expect(self, total: int) -> None:
+        """Change the total, if it becomes known while the work is done."""
+        self.total = total
+        if self.bar is not None:
+            self.bar.update(self.task, total=total)
+
     def advance(self, n: int = 1, shown: Mapping[str, str] = NOTHING) -> None:
         """Count n more items, and show these fields beside the count."""
         self.done += n

@@ -1,5 +1,6 @@
 """Train a run by one call: from a recipe or a configuration, on files or on lists in memory."""
 
+import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import fields, replace
@@ -91,7 +92,10 @@ def train(
         )
     with ranks.joined():
         ranks.wait()  # until the first process has written everything
-    return load_run(out, allow_modules=modules_of(config))
+    run = load_run(out, allow_modules=modules_of(config))
+    if ranks.first() and (warning := run.warning()):
+        print(warning, file=sys.stderr, flush=True)  # also if progress is not shown
+    return run
 
 
 def with_examples(

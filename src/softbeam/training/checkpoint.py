@@ -130,6 +130,8 @@ class Point(NamedTuple):
     skipped: int = 0  # updates of all stages that were not finite
     logged: int = 0  # bytes of metrics.jsonl
     seconds: float = 0.0
+    began: float = 0.0  # seconds of the run when the stage began
+    ends: dict[str, Any] = {}  # of the stages before: updates, dev score and why they ended
     run: str = ""  # identity of the run, of which inputs.json has a copy
     weights: str = ""  # digest of the best weights
 
@@ -145,8 +147,8 @@ def point_of(facts: dict[str, Any], path: Path, *, stages: int) -> Point:
         point = Point(**facts | {"best": Best(**facts["best"]), "loss": tuple(facts["loss"])})
         counts = (point.stage, point.epoch, point.groups, point.update, point.logged, point.skipped)
         right = all(isinstance(count, int) and count >= 0 for count in counts)
-        numbers = [point.slower, point.seconds, point.best.score, *point.loss]
-        right = right and isinstance(point.log, dict)
+        numbers = [point.slower, point.seconds, point.began, point.best.score, *point.loss]
+        right = right and isinstance(point.log, dict) and isinstance(point.ends, dict)
         right = right and isinstance(point.run, str) and isinstance(point.weights, str)
         if not right or not all(isinstance(x, int | float) for x in numbers):
             raise ValueError(f"counts {counts}, numbers {numbers}")

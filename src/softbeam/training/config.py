@@ -34,15 +34,19 @@ from softbeam.training.kinds import kind_of
 from softbeam.training.searches import FIT, SEARCHES, Greedy, Search, from_method, name_of
 
 P = TypeVar("P", bound=ArgumentParser)
+Auto = Literal["auto"]
+AUTO: Auto = "auto"  # the value is chosen from the data, or on the machine, when training begins
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """Training with one objective.
 
+    What is auto depends on the size of the data: `training.defaults` says how.
+
     Args:
         objective: what is minimized; a stage without one is left out.
-        epochs: passes over the training data.
+        epochs: passes over the training data at most.
         optimizer: adam or adamw.
         lr: learning rate after warm-up.
         schedule: of the learning rate over the stage.
@@ -52,21 +56,24 @@ class Stage:
         clip: largest gradient norm.
         tokens: padded tokens in a batch.
         accumulation: batches in an update.
-        patience: stop after this many epochs without a better dev score.
+        patience: stop after this many epochs without a better dev score; auto is never if the
+            number of epochs is given.
+        score_every: epochs between scores on dev.
     """
 
     objective: Objective | None = None
-    epochs: int = 5
+    epochs: int | Auto = AUTO
     optimizer: Literal["adam", "adamw"] = "adam"
-    lr: float = 1e-3
+    lr: float | Auto = AUTO
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = 0
     plateau: float = 1.0
     weight_decay: float = 0.0
     clip: float = 5.0
-    tokens: int = 1000
+    tokens: int | Auto = AUTO
     accumulation: int = 1
-    patience: int | None = None
+    patience: int | Auto | None = AUTO
+    score_every: int | Auto = AUTO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +86,11 @@ class RunConfig:
         pretrain: first stage, cross-entropy.
         finetune: second stage, from the best weights of the first.
         warm_start: folder of another run whose weights replace the first stage.
-        select: the search that scores dev after each epoch.
+        select: the search that scores dev.
         seed: of weights, batches and everything random.
         restarts: number of seeds to train; the best on dev is kept.
-        threads: processor threads; small models are faster with one.
+        minutes: time for all stages together; training ends then with the best weights so far.
+        threads: processor threads; auto is OMP_NUM_THREADS, or what a short trial finds faster.
         device: where to train; auto takes an accelerator if there is one.
         precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
         log_every: updates between lines of metrics.jsonl.
@@ -99,7 +107,8 @@ class RunConfig:
     select: Search = Greedy()
     seed: int = 1
     restarts: int = 1
-    threads: int = 1
+    minutes: float | None = None
+    threads: int | Auto = AUTO
     device: Literal["auto", "cpu"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     log_every: int = 50
@@ -113,7 +122,7 @@ class RunConfig:
         both = [("pretrain", self.pretrain), ("finetune", self.finetune)]
         if self.warm_start is not None:
             both = both[1:] if self.finetune.objective is not None else both[:1]
-        return [(name, s) for name, s in both if s.objective is not None and s.epochs > 0]
+        return [(name, s) for name, s in both if s.objective is not None and s.epochs != 0]
 
 
 def in_effect(config: RunConfig) -> RunConfig:
@@ -255,7 +264,9 @@ def check(config: RunConfig) -> None:
     """Raises UserError if a setting exceeds a limit that types do not express."""
     for name in ("log_every", "checkpoint_every"):
         check_range(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
-    check_threads(config.threads)
+    if config.threads != AUTO:
+        check_threads(config.threads)
+    check_range("--minutes", config.minutes, above=0)
     check_range("--skip-nonfinite", config.skip_nonfinite, least=0)
     check_range("--seed", config.seed, least=0, most=LARGEST_SEED)
     check_range("--restarts", config.restarts, least=1, most=MOST_RESTARTS)
@@ -277,11 +288,14 @@ def restart_seeds(config: RunConfig) -> range:
 
 
 def check_stage(name: str, stage: Stage, model: Model) -> None:
-    for field in ("tokens", "accumulation", "lr", "clip", "plateau"):
-        check_range(f"--{name}.{field}", getattr(stage, field), above=0)
-    for field in ("epochs", "warmup", "weight_decay"):
-        check_range(f"--{name}.{field.replace('_', '-')}", getattr(stage, field), least=0)
-    check_range(f"--{name}.patience", stage.patience, least=1)
+    limits = {
+        "above": ("tokens", "accumulation", "lr", "clip", "plateau", "patience", "score_every"),
+        "least": ("epochs", "warmup", "weight_decay"),
+    }
+    for limit, names in limits.items():
+        for field in names:
+            if (value := getattr(stage, field)) != AUTO:
+                check_range(f"--{name}.{field.replace('_', '-')}", value, **{limit: 0})
     if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
         kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
         raise UserError(f"--{name}.objective: {kinds}")
@@ -327,6 +341,22 @@ def to_json(config: RunConfig) -> str:
     so that the identities of the runs of before do not change.
     """
     return json.dumps(settings_of(config, whole=False), sort_keys=True, ensure_ascii=False)
+
+
+def identity(config: RunConfig) -> str:
+    """Print a run as earlier versions did, if it uses no setting that they did not have.
+
+    Cells of reproduced tables are named by it, and keep their names when settings are added.
+    """
+    settings = json.loads(to_json(config))
+    chosen = [settings[name]["init_args"] for name in ("data", "model", "select")]
+    for part in (settings, settings["pretrain"], settings["finetune"], *chosen):
+        for name in [name for name, value in LATER.items() if part.get(name, ()) == value]:
+            del part[name]
+    return json.dumps(settings, sort_keys=True, ensure_ascii=False)
+
+
+LATER = {"minutes": None, "score_every": 1}  # what versions without these settings did
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -91,6 +91,11 @@ class Kind(ABC):
         """1 if more is better, -1 if less is."""
         return -1 if self.lower_is_better else 1
 
+    @property
+    def perfect(self) -> float:
+        """The best value of the main metric, with the sign of `main_metric`."""
+        return 0.0 if self.lower_is_better else 100.0
+
     def length_edges(self, source_lengths: Sequence[int]) -> list[int]:
         """Choose the edges of about five equally large buckets of source lengths."""
         ordered = sorted(source_lengths)

@@ -6,6 +6,7 @@ scores dev, logs and writes, in a folder that all of them can read.
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,20 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 
-from softbeam.data.batches import Batches, Encoded, Position
+from softbeam.data.batches import Batches, Encoded, Position, collate
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.tasks import EXAMPLES, Corpus, InMemory
-from softbeam.errors import Interrupted, NotFinite, UserError, need
+from softbeam.errors import Interrupted, NotFinite, UserError
 from softbeam.models.building import TRAINED, build
-from softbeam.objectives.base import Objective
 from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.files import (
-    Growing,
     load_checkpoint,
     remove,
     remove_parts,
@@ -38,6 +36,7 @@ from softbeam.runtime.progress import Meter, Progress
 from softbeam.runtime.signals import stopping
 from softbeam.schedules import Moment
 from softbeam.tensors import flushed_denormals
+from softbeam.training.baselines import baselines
 from softbeam.training.checkpoint import (
     NAME as CHECKPOINT,
     Best,
@@ -47,18 +46,26 @@ from softbeam.training.checkpoint import (
     restore_training,
     training_tensors,
 )
-from softbeam.training.config import RunConfig, Stage, from_yaml, modules_of, to_yaml
+from softbeam.training.config import AUTO, RunConfig, Stage, from_yaml, modules_of, to_yaml
 from softbeam.training.decoding import best, check_lengths, check_width, decode_encoded, longest
+from softbeam.training.defaults import (
+    Settled,
+    differences,
+    said,
+    settled,
+    with_chosen,
+    with_recorded,
+)
 from softbeam.training.evaluation import log_z
 from softbeam.training.kinds import kind_of
 from softbeam.training.optimization import (
-    check_step,
     check_weights,
     lr_shape,
     make_optimizer,
     quoted,
     set_lr,
 )
+from softbeam.training.recording import Recorder, accelerator
 from softbeam.training.runs import (
     CONFIG,
     METRICS,
@@ -74,19 +81,11 @@ from softbeam.training.runs import (
     save_weights,
     write_start,
 )
+from softbeam.training.threads import cores, faster, from_environment
+from softbeam.training.time_limits import TimeLimit
+from softbeam.training.updates import Learner, Step, run_update, try_update
 from softbeam.training.vocabularies import load_codecs, make_codecs, sources
-from softbeam.types import Batch, Loss
-
-
-class Learner(nn.Module):
-    """A model and its objective as one module."""
-
-    def __init__(self, model: nn.Module, objective: Objective):
-        super().__init__()
-        self.model, self.objective = model, objective
-
-    def forward(self, batch: Batch, now: Moment, rng: torch.Generator) -> Loss:
-        return self.objective(self.model, batch, now=now, rng=rng)
+from softbeam.types import Batch
 
 
 def train(
@@ -109,7 +108,6 @@ def train(
         raise ValueError(
             f"restarts={config.restarts}: softbeam.training.train trains several seeds"
         )
-    torch.set_num_threads(config.threads)
     quiet = quiet or not ranks.first()
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
@@ -134,8 +132,9 @@ def train_once(
     config: RunConfig, corpus: Corpus, out: Path, *, quiet: bool, resume: bool, accept: bool
 ) -> dict[str, Any]:
     """Train one seed: build, warm-start or resume, run the stages, write the summary."""
-    resume = ranks.from_first(resume and (out / CONFIG).is_file())
+    resume, asked = ranks.from_first(resume and (out / CONFIG).is_file()), config
     if resume:
+        config = with_recorded(config, from_yaml(out / CONFIG))
         same_run(config, out)
         if ranks.first():
             inputs.check(out, files_read(config, corpus), accept=accept)
@@ -159,10 +158,11 @@ def train_once(
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)
+    config = trainer.choose(config, asked)
     if ranks.first() and not resume:
         write_start(out, config, codecs, corpus)
     ranks.wait()
-    best, skipped = trainer.run(accept=accept)
+    best, end = trainer.run(accept=accept)
     summary = {
         "metric": best.metric,
         "score": best.score,
@@ -170,7 +170,10 @@ def train_once(
         "metrics": best.metrics,
         "seconds": round(trainer.seconds(), 1),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "skipped": skipped,
+        "skipped": end.skipped,
+        "baselines": baselines(trainer.kind, corpus.split("train"), trainer.problems),
+        "stages": end.ends,
+        "chosen": differences(asked, config),
     }
     if ranks.first():
         trainer.check_folder()
@@ -213,14 +216,16 @@ def check_fit(
 def same_run(config: RunConfig, out: Path) -> None:
     """Raises UserError if the settings are not those that the run began with.
 
-    The number of updates that may be skipped can change: it has had no effect so far.
+    The number of updates that may be skipped can change, as it has had no effect so far, and so
+    can the time.
     """
     before = from_yaml(out / CONFIG)
-    if replace(before, skip_nonfinite=config.skip_nonfinite) != config:
+    free = {name: getattr(config, name) for name in ("skip_nonfinite", "minutes")}
+    if replace(before, **free) != config:
         raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
     if not ranks.first():
         return
-    if before.skip_nonfinite != config.skip_nonfinite:
+    if before != config:
         write_text(out / CONFIG, to_yaml(config))
     remove_parts(out)
 
@@ -252,43 +257,12 @@ class Running(NamedTuple):
     """What the updates of one stage share."""
 
     name: str
-    stage: Stage
+    stage: Settled
     batches: Batches
     updates: int
     learner: nn.Module
     optimizer: Any
-
-
-class Recorder:
-    """A writer of metrics.jsonl, and of TensorBoard events if the run asks for them.
-
-    Only the first process writes the file.
-    """
-
-    def __init__(self, path: Path, size: int, accelerator: Accelerator):
-        self.file = Growing(path, size) if ranks.first() else None
-        self.accelerator = accelerator
-
-    def log(self, kind: str, **row: Any) -> None:
-        """Append a row."""
-        if self.file is not None:
-            self.file.append((json.dumps({"kind": kind} | row) + "\n").encode())
-        numbers = {f"{kind}/{k}": v for k, v in row.items() if isinstance(v, float)}
-        self.accelerator.log(numbers, step=row["update"])
-
-    def content(self) -> bytes:
-        """The rows so far, also if the file has been deleted or renamed."""
-        return self.file.content() if self.file is not None else b""
-
-    def synced(self) -> int:
-        """Write everything to the disk; returns the size of the file."""
-        return self.file.synced() if self.file is not None else 0
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-        for tracker in self.accelerator.trackers:  # its end_training would part the processes
-            tracker.finish()
+    limit: TimeLimit
 
 
 class Trainer:
@@ -324,12 +298,52 @@ class Trainer:
         self.model = model.to(self.accelerator.device)
         seed = ranks.own_seed(config.seed)
         self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
-        self.started = time.monotonic()
+        self.started, self.scoring = time.monotonic(), 0.0  # and seconds that a score on dev takes
 
-    def run(self, *, accept: bool = False) -> tuple[Best, int]:
+    def choose(self, config: RunConfig, asked: RunConfig) -> RunConfig:
+        """Choose what the run leaves to the data and the machine; returns it as it is written.
+
+        Args:
+            config: the run without the models of its objectives, and with recorded choices.
+            asked: the run without any choices.
+        """
+        config = with_chosen(config, self.examples, self.dev)
+        self.config = with_recorded(self.config, config)
+        environment = from_environment() if asked.threads == AUTO else None
+        if config.threads == AUTO:
+            config = replace(config, threads=environment or self.tried_threads())
+        self.config = with_recorded(self.config, config)
+        threads = environment or config.threads
+        assert threads != AUTO
+        torch.set_num_threads(threads)
+        if not self.quiet:
+            for line in said(asked, config, len(self.examples), threads):
+                print(line, file=sys.stderr, flush=True)
+        return config
+
+    def tried_threads(self) -> int:
+        """Find the better number of threads for the first stage, on rows of its first batch."""
+        name, stage = self.config.stages[0]
+        first = [self.examples[i] for i in self.batches(settled(stage)).plan(0)[0]]
+        assert stage.objective is not None
+        learner = Learner(self.model, stage.objective)
+        device, eos = self.accelerator.device, self.codecs.eos
+
+        def step(rows: int) -> None:
+            rng = torch.Generator(device).manual_seed(self.config.seed)
+            try_update(self.accelerator, learner, collate(first[:rows], eos=eos).to(device), rng)
+
+        return faster(step, rows=len(first), most=1 if ranks.world() > 1 else cores())
+
+    def batches(self, stage: Settled) -> Batches:
+        """Return the batches of a stage."""
+        eos, seed = self.codecs.eos, self.config.seed
+        return Batches(self.examples, tokens=stage.tokens, seed=seed, eos=eos)
+
+    def run(self, *, accept: bool = False) -> tuple[Best, Point]:
         """Run all stages, from the last checkpoint if there is one; the best weights stay loaded.
 
-        Returns the best result on dev, and the number of skipped updates. With `accept`, the
+        Returns the best result on dev, and the point after the last stage. With `accept`, the
         checkpoint and the best weights may be those of another run.
         """
         path, tensors, point = self.out / CHECKPOINT, None, Point()
@@ -347,11 +361,16 @@ class Trainer:
             for number, (name, stage) in enumerate(self.config.stages):
                 if number < point.stage:
                     continue
-                point = self.stage(name, stage, point, tensors, stop)
+                point = self.stage(name, settled(stage), point, tensors, stop)
                 self.load_best(point)
                 best, tensors = point.best, None
-                point = Point(stage=number + 1, skipped=point.skipped)
-        return best, point.skipped
+                point = Point(
+                    stage=number + 1,
+                    skipped=point.skipped,
+                    began=self.seconds(),
+                    ends=point.ends,
+                )
+        return best, point
 
     def seconds(self) -> float:
         return time.monotonic() - self.started
@@ -401,16 +420,14 @@ class Trainer:
     def stage(
         self,
         name: str,
-        stage: Stage,
+        stage: Settled,
         point: Point,
         tensors: dict[str, Tensor] | None,
         stop: list[int],
     ) -> Point:
         """Run the rest of a stage; its best weights are in the run's folder afterwards."""
         assert stage.objective is not None
-        batches = Batches(
-            self.examples, tokens=stage.tokens, seed=self.config.seed, eos=self.codecs.eos
-        )
+        batches = self.batches(stage)
         updates = stage.epochs * math.ceil(len(batches.plan(0)) / stage.accumulation)
         learner = Learner(self.model, stage.objective)
         optimizer = self.accelerator.prepare(make_optimizer(learner, stage))
@@ -420,26 +437,56 @@ class Trainer:
             restore_training(tensors, self.model, optimizer, self.rng)
         else:
             self.save(point, optimizer)  # the stage's own weights will replace what it begins with
-        running = Running(name, stage, batches, updates, learner, optimizer)
+        left = len(self.config.stages) - point.stage
+        limit = TimeLimit.of(self.config.minutes, point.began, left)
+        running = Running(name, stage, batches, updates, learner, optimizer, limit)
         with Progress(name, updates, quiet=self.quiet) as progress:
             progress.skip(point.update)
             if warning := stage.objective.warning(stage.epochs):
                 progress.say(f"{name}: {warning}")
-            for epoch in range(point.epoch, stage.epochs):
-                if no_better(stage, point):
-                    progress.say(f"{name}: no better dev score for {stage.patience} epochs")
-                    break
-                meter = Meter(*point.loss, point.log)
-                for group in grouped(batches, epoch, stage.accumulation, start=point.groups):
-                    point = self.one_update(running, group, point, meter, progress)
-                    signum = ranks.largest(max(stop, default=0))
-                    if signum or point.update % self.config.checkpoint_every == 0:
-                        self.save(point, optimizer)
-                        stop_here(signum, self.out)
-                self.unscored = point
-                point = self.end_of_epoch(name, stage, point, meter.mean(), progress)
+            while not (why := self.over(stage, point, limit)):
+                point = self.epoch(running, point, progress, stop)
+            progress.say(f"{name}: {why}")
+        end = {"updates": point.update, "epochs": point.epoch, "score": point.best.score}
+        return point._replace(ends=point.ends | {name: end | {"ended": why}})
+
+    def over(self, stage: Settled, point: Point, limit: TimeLimit) -> str:
+        """Say why a stage is over, in the same words after a stop; empty if it is not over."""
+        if stage.patience is not None and point.best.score >= self.kind.perfect:
+            return "no better dev score is possible"
+        if no_better(stage, point):
+            return f"no better dev score for {stage.patience} epochs"
+        if point.epoch >= stage.epochs:
+            return f"all {stage.epochs} epochs"
+        scored = point.best.metric != ""  # at least once
+        return f"the time of {self.config.minutes:g} minutes" if scored and self.late(limit) else ""
+
+    def late(self, limit: TimeLimit) -> bool:
+        """Say whether the time of a stage is over, also if dev has still to be scored."""
+        if self.config.minutes is None:
+            return False
+        return bool(ranks.largest(int(limit.share(self.seconds() + self.scoring) >= 1)))
+
+    def epoch(self, running: "Running", point: Point, progress: Progress, stop: list[int]) -> Point:
+        """Run the rest of an epoch, and score dev if it is time to."""
+        name, stage, batches, _, _, optimizer, limit = running
+        meter, late = Meter(*point.loss, point.log), False
+        for group in grouped(batches, point.epoch, stage.accumulation, start=point.groups):
+            point = self.one_update(running, group, point, meter, progress)
+            signum = ranks.largest(max(stop, default=0))
+            if signum or point.update % self.config.checkpoint_every == 0:
                 self.save(point, optimizer)
-                stop_here(ranks.largest(max(stop, default=0)), self.out)
+                stop_here(signum, self.out)
+            if late := self.late(limit):
+                break
+        self.unscored, done = point, point.epoch + 1
+        after: dict[str, Any] = {"epoch": done, "groups": 0, "loss": (0.0, 0), "log": {}}
+        if late or done % stage.score_every == 0 or done == stage.epochs:
+            point = self.scored(name, stage, point, meter.mean(), progress)._replace(**after)
+        else:
+            self.unscored = point = point._replace(**after)
+        self.save(point, optimizer)
+        stop_here(ranks.largest(max(stop, default=0)), self.out)
         return point
 
     def one_update(
@@ -451,12 +498,16 @@ class Trainer:
         progress: Progress,
     ) -> Point:
         """Update the weights on a group of batches and record it; returns the next point."""
-        name, stage, batches, updates, learner, optimizer = running
-        lr = stage.lr * point.slower * lr_shape(stage, point.update, updates)
+        name, stage, batches, updates, learner, optimizer, limit = running
+        timed = limit.share(self.seconds())
+        lr = stage.lr * point.slower * lr_shape(stage, point.update, updates, timed=timed)
         set_lr(optimizer, lr)
+        if timed > 0:
+            progress.expect(max(point.update, int(point.update / timed)))
         now = Moment(point.epoch, point.update)
         try:
-            meter.add(*self.update(learner, optimizer, group, stage, now))
+            step = Step(self.accelerator, learner, optimizer, self.rng)
+            meter.add(*run_update(step, group, now, clip=stage.clip))
         except NotFinite as error:
             point = self.skip(name, stage, batches, point, error, progress)
         point = point._replace(
@@ -471,25 +522,23 @@ class Trainer:
             self.recorder.log("train", **at, **meter.row())
         return point
 
-    def end_of_epoch(
+    def scored(
         self, name: str, stage: Stage, point: Point, loss: float, progress: Progress
     ) -> Point:
-        """Score dev, keep the weights if they are the best, and step to the next epoch."""
+        """Score dev after an epoch, and keep the weights if they are the best."""
+        began = time.monotonic()
         check_weights(self.model, f"after update {point.update} of {name}")
-        scored = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
-        scores = Best(*ranks.from_first(scored))
+        scores = self.on_dev(name, point.epoch, point.update) if ranks.first() else Best()
+        scores = Best(*ranks.from_first(scores))
         improved = scores.score > point.best.score
         progress.note(f"{name} {scores.text(loss)}{' (best)' if improved else ''}")
         weights = point.weights
         if improved and ranks.first() and outputs.identity(self.out) == self.folder:
             save_weights(self.model, self.out / WEIGHTS)
             weights = inputs.digest(self.out / WEIGHTS)
+        self.scoring = time.monotonic() - began
         return point._replace(
             weights=weights,
-            epoch=point.epoch + 1,
-            groups=0,
-            loss=(0.0, 0),
-            log={},
             best=scores if improved else point.best,
             slower=point.slower if improved else point.slower * stage.plateau,
         )
@@ -520,54 +569,10 @@ class Trainer:
         self.recorder.log("dev", **row, metrics=metrics, log_z=normalizers)
         return Best(score, epoch, metric, metrics)
 
-    def update(
-        self,
-        learner: nn.Module,
-        optimizer: Any,
-        group: list[Batch],
-        stage: Stage,
-        now: Moment,
-    ) -> tuple[float, int, dict[str, float]]:
-        """Take an optimizer step on a group of batches; returns total loss, size and a log.
-
-        Gradients of the totals add up over batches and processes and are divided once by the
-        global size, so that both give the gradient of one large batch. The log is of the last
-        batch, of the first process's share. Raises NotFinite after all processes have had their
-        share, since they wait for each other.
-        """
-        learner.train()
-        total, size, error = 0.0, 0.0, None
-        log: dict[str, float] = {}
-        for batch in group:
-            batch = batch.to(self.accelerator.device)
-            try:
-                with self.accelerator.autocast():
-                    loss = learner(batch, now, self.rng)
-            except NotFinite as refusal:
-                total, error = math.nan, refusal
-                continue
-            self.accelerator.backward(loss.total)
-            total, size = total + loss.total.item(), size + loss.size
-            log = dict(loss.log) or log
-        total, size = ranks.summed([total, size])
-        ranks.sum_gradients(learner.parameters())
-        gradients = [p.grad for p in learner.parameters() if p.grad is not None]
-        if gradients:  # none if no target token is known
-            torch._foreach_mul_(gradients, 1.0 / max(size, 1))
-        norm = self.accelerator.clip_grad_norm_(learner.parameters(), stage.clip)
-        try:
-            if error is not None:
-                raise error
-            check_step(total, norm)
-            optimizer.step()
-        finally:
-            optimizer.zero_grad()
-        return total, int(size), log
-
     def skip(
         self,
         name: str,
-        stage: Stage,
+        stage: Settled,
         batches: Batches,
         point: Point,
         error: NotFinite,
@@ -603,35 +608,12 @@ def grouped(batches: Batches, epoch: int, n: int, *, start: int = 0) -> Iterator
         yield group
 
 
-def no_better(stage: Stage, point: Point) -> bool:
+def no_better(stage: Settled, point: Point) -> bool:
     """Say whether patience has run out; the answer is the same after a stop and a resume."""
     waited = point.epoch - 1 - point.best.epoch
-    return stage.patience is not None and point.epoch > 0 and waited >= stage.patience
+    return stage.patience is not None and point.best.epoch >= 0 and waited >= stage.patience
 
 
 def stop_here(signum: int, out: Path) -> None:
     if signum:
         raise Interrupted(signum, f"stopped after a whole update; --resume goes on with {out}")
-
-
-def accelerator(config: RunConfig, out: Path) -> Accelerator:
-    """Make the accelerator with the device, precision and trackers of the run."""
-    on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
-    auto = "no" if on_cpu else "bf16"
-    precision = {"auto": auto, "float32": "no", "bfloat16": "bf16"}[config.precision]
-    device = Accelerator(
-        cpu=on_cpu,  # else it would take several processes on processors for one
-        mixed_precision=precision,
-        log_with=tracker(config),
-        project_dir=str(out),
-    )
-    if config.tensorboard:
-        device.init_trackers("tensorboard")
-    return device
-
-
-def tracker(config: RunConfig) -> str | None:
-    if not config.tensorboard:
-        return None
-    need("tensorboard", "track")
-    return "tensorboard"

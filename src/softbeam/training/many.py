@@ -15,9 +15,17 @@ from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import Result, result_path
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
-from softbeam.training.config import RunConfig, from_text, modules_of, restart_seeds, to_json
+from softbeam.training.config import (
+    AUTO,
+    RunConfig,
+    from_text,
+    modules_of,
+    restart_seeds,
+    to_json,
+)
 from softbeam.training.loop import finish, paths_read, train as train_run
 from softbeam.training.runs import CONFIG, SUMMARY, files_read, own_files, run_folder
+from softbeam.training.threads import from_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +52,23 @@ def train_planned(cell: Planned, folder: Path) -> Result:
     """Train a run, or continue it; returns its summary."""
     if ranks.first():
         print(folder / cell.name, file=sys.stderr, flush=True)
-    return train(from_text(cell.config), folder / cell.name, resume=True)
+    return train_cell(cell, folder, quiet=False)
 
 
 def train_quietly(cell: Planned, folder: Path) -> Result:
     """Train a run as `train_planned` does, without showing progress."""
-    return train(from_text(cell.config), folder / cell.name, resume=True, quiet=True)
+    return train_cell(cell, folder, quiet=True)
+
+
+def train_cell(cell: Planned, folder: Path, *, quiet: bool) -> Result:
+    """Train or continue a run of a grid; with one thread, if nothing else is said.
+
+    There may be a run on each core, so that a trial of threads would mislead.
+    """
+    config, out = from_text(cell.config), folder / cell.name
+    if config.threads == AUTO and not from_environment() and not (out / CONFIG).is_file():
+        config = replace(config, threads=1)
+    return train(config, out, resume=True, quiet=quiet)
 
 
 def train_all(

@@ -14,19 +14,20 @@ from softbeam.training.config import Stage
 def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
     """Make the optimizer of the weights that are not frozen.
 
-    A module with an `own_lr` gets that learning rate where the others get the stage's.
+    A module with an `own_lr` gets that learning rate where the others get the stage's. Learning
+    rates are set before each update.
     """
     own = [module for module in learner.modules() if hasattr(module, "own_lr")]
     inside = {id(weight) for module in own for weight in module.parameters()}
     groups = [(1.0, [p for p in learner.parameters() if id(p) not in inside])]
-    groups += [(float(m.own_lr) / stage.lr, list(m.parameters())) for m in own]  # type: ignore[arg-type]
+    groups += [(float(str(m.own_lr)) / float(stage.lr), list(m.parameters())) for m in own]
     trained = [
         {"params": [p for p in weights if p.requires_grad], SHARE: share}
         for share, weights in groups
     ]
     if stage.optimizer == "adam":
-        return torch.optim.Adam(trained, lr=stage.lr)
-    return torch.optim.AdamW(trained, lr=stage.lr, weight_decay=stage.weight_decay)
+        return torch.optim.Adam(trained)
+    return torch.optim.AdamW(trained, weight_decay=stage.weight_decay)
 
 
 SHARE = "share"  # of a group's learning rate in the stage's
@@ -37,13 +38,23 @@ def set_lr(optimizer: Any, lr: float) -> None:
         group["lr"] = lr * group.get(SHARE, 1.0)
 
 
-def lr_shape(stage: Stage, update: int, updates: int) -> float:
-    """Compute the learning rate at an update as a share of `stage.lr`."""
+def lr_shape(stage: Stage, update: int, updates: int, *, timed: float = 0.0) -> float:
+    """Compute the learning rate at an update as a share of `stage.lr`.
+
+    Args:
+        stage: whose learning rate it is.
+        update: from 0.
+        updates: all of them.
+        timed: share of the stage's time that has passed; the rate falls with the time if that ends
+            before the updates do.
+    """
     rise, fall = stage.warmup + 1, updates - stage.warmup
+    passed = max(update, timed * updates)
     if stage.schedule == "linear":
-        return ramp(update, updates=updates, rise=rise, fall=fall)
+        shape = ramp(update, updates=updates, rise=rise, fall=fall)
+        return min(shape, (updates - passed) / max(fall, 1))
     if stage.schedule == "cosine" and update >= stage.warmup:
-        through = (update - stage.warmup) / max(fall, 1)
+        through = (passed - stage.warmup) / max(fall, 1)
         return 0.5 * (1.0 + math.cos(math.pi * through))
     return min((update + 1) / rise, 1.0)
 

@@ -33,6 +33,7 @@ from softbeam.runtime.files import (
     write_text,
 )
 from softbeam.runtime.progress import Progress
+from softbeam.training import baselines
 from softbeam.training.checkpoint import NAME as CHECKPOINT
 from softbeam.training.config import CONFIG, RunConfig, from_yaml, to_yaml
 from softbeam.training.decoding import Output, best, decode, decode_encoded
@@ -73,6 +74,11 @@ class Run:
     def kind(self) -> Kind:
         """The kind of the run's task."""
         return kind_of(self.config.data)
+
+    def warning(self) -> str | None:
+        """Return a warning if the run is no better on dev than counting; None if it is better."""
+        figures = self.summary.get("baselines")  # runs of earlier versions have none
+        return baselines.warning(self.kind, self.summary["metrics"], figures) if figures else None
 
     def problems(self, split: str) -> Problems:
         """Return the problems of a split of the run's data, which is read once a process."""

@@ -18,8 +18,9 @@ from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.schedules import Moment
 from softbeam.training.config import RunConfig, Stage
-from softbeam.training.loop import Learner, Trainer
+from softbeam.training.loop import Trainer
 from softbeam.training.optimization import make_optimizer
+from softbeam.training.updates import Learner, Step, run_update
 from softbeam.types import Batch
 
 
@@ -66,10 +67,12 @@ def our_update(config: RunConfig, source_vocab: int, target_vocab: int, out: Pat
     learner = Learner(model, CrossEntropy())
     optimizer = trainer.accelerator.prepare(make_optimizer(learner, config.pretrain))
 
-    def update(batch: Batch) -> None:
-        trainer.update(learner, optimizer, [batch], config.pretrain, Moment())
+    step = Step(trainer.accelerator, learner, optimizer, trainer.rng)
 
-    return update
+    def on_batch(batch: Batch) -> None:
+        run_update(step, [batch], Moment(), clip=config.pretrain.clip)
+
+    return on_batch
 
 
 def run(

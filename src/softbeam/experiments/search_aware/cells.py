@@ -18,7 +18,7 @@ from softbeam.data.tasks import Corpus
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text
-from softbeam.training.config import RunConfig, to_json
+from softbeam.training.config import RunConfig, identity
 from softbeam.training.evaluation import evaluate_outputs, log_z
 from softbeam.training.kinds import Kind, kind_of
 from softbeam.training.many import train
@@ -75,7 +75,7 @@ def training(preset: str, run: str, seed: int) -> Training:
 def settings_of(preset: str, run: str) -> str:
     plan = runs(preset)[run]
     before = "" if plan.start is None else settings_of(preset, plan.start)
-    return hashlib.sha256((before + to_json(plan.config)).encode()).hexdigest()[:12]
+    return hashlib.sha256((before + identity(plan.config)).encode()).hexdigest()[:12]
 
 
 def with_starts(cells: Iterable[Training]) -> list[list[Training]]:

@@ -20,9 +20,11 @@ from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampli
 from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
 from softbeam.training.config import RunConfig, Stage
-from softbeam.training.recipes import ccg, ner, translation
+from softbeam.training.defaults import settled
 from softbeam.training.searches import Beam, Greedy
 
+# Every stage has all of these stated: nothing is chosen from the data
+PLAIN = Stage(epochs=5, lr=1e-3, tokens=1000, patience=None, score_every=1)
 ANNEALED = Exponential(start=1.0, growth=1.4)  # 2018, Sec. 2.3: alpha grows; growth is ours
 SHARPER = Exponential(start=5.0, growth=1.4)  # ours: docs/results/appendix.md has what was tried
 HINGE = 5.0  # hinges: the learning rate is divided by this; also ours
@@ -81,7 +83,7 @@ class Group:
         """A run that others start from, with the base's objective or another."""
         stage = self.base.pretrain
         stage = stage if objective is None else replace(stage, objective=objective)
-        return PlannedRun(config=replace(self.base, pretrain=stage, finetune=Stage()))
+        return PlannedRun(config=replace(self.base, pretrain=stage, finetune=PLAIN))
 
     def self_normalized(self, objective: SelfNormalized) -> PlannedRun:
         """The self-normalized start, trained from the beginning or after cross-entropy."""
@@ -98,7 +100,8 @@ class Group:
         if self.longest is not None:
             base = replace(base, data=replace(base.data, max_length=self.longest))
         select = replace(base.select, normalize=normalize)
-        second = replace(self.second, objective=objective, lr=self.second.lr / slower)
+        lr = settled(self.second).lr / slower
+        second = replace(self.second, objective=objective, lr=lr)
         return PlannedRun(config=replace(base, finetune=second, select=select), start=start)
 
 
@@ -196,25 +199,58 @@ def decay_runs(group: Group) -> dict[str, PlannedRun]:
 
 # Sizes
 
+FIRST = replace(PLAIN, objective=CrossEntropy(), epochs=8, lr=2e-3, patience=2)
+SUPERTAGS = RunConfig(
+    data=Supertags(max_length=60),
+    model=Lstm(encoder="bi", dropout=0.3),
+    pretrain=FIRST,
+    finetune=replace(PLAIN, epochs=4),
+    select=Beam(k=3),  # 2018, Sec. 3: "beam size ... was set to 3"
+    threads=1,
+)
+ENTITIES = RunConfig(
+    data=NamedEntities(),
+    model=Lstm(
+        hidden=64,  # 2017, Sec. 5: "LSTM encoder (1 layer, 64 units)"
+        label_embedding=8,  # 2018, Sec. 3.1: "label embeddings of size 8"
+        embedding=64,
+        dropout=0.3,
+    ),
+    pretrain=FIRST,
+    finetune=PLAIN,
+    threads=1,
+)
+TRANSLATION = RunConfig(
+    data=Translation(),
+    model=Lstm(),
+    pretrain=replace(
+        FIRST,
+        objective=CrossEntropy(smoothing=0.1),
+        epochs=16,  # with 8 BLEU is 16, with 16 25
+        tokens=1500,
+        schedule="linear",
+        patience=None,
+    ),
+    finetune=PLAIN,
+    select=Beam(k=3),  # 2019, Sec. 4.2: "beam size 3"
+    threads=2,
+)
+
 
 def cpu() -> dict[str, Group]:
     """The groups on public data; each run takes minutes."""
-    second = Stage(epochs=4, lr=1e-3, schedule="linear", tokens=400)
-    tagger = words_only(ccg())
-    entities = replace(words_only(ner()), data=NamedEntities(limit=6000, max_length=40))
-    few = Stage(epochs=1, lr=3e-4, schedule="linear", tokens=1000)
-    mt = translation()
+    second = replace(PLAIN, epochs=4, schedule="linear", tokens=400)
+    entities = replace(ENTITIES, data=NamedEntities(limit=6000, max_length=40))
+    few = replace(PLAIN, epochs=1, lr=3e-4, schedule="linear")
     mt = replace(
-        mt,
+        TRANSLATION,
         data=Translation(limit=10_000, subwords=2000),
         model=Lstm(attention="bahdanau", hidden=128, embedding=128, dropout=0.3, tied=True),
-        pretrain=replace(mt.pretrain, epochs=16),  # with 8 BLEU is 16, with 16 25
-        select=Beam(k=3),
         threads=1,
     )
     return {
-        "ccg-uni": Group(base=with_encoder(tagger, "uni"), second=second, longest=25),
-        "ccg-bi": Group(base=with_encoder(tagger, "bi"), second=second, longest=25),
+        "ccg-uni": Group(base=with_encoder(SUPERTAGS, "uni"), second=second, longest=25),
+        "ccg-bi": Group(base=with_encoder(SUPERTAGS, "bi"), second=second, longest=25),
         "ner": Group(
             base=entities,
             second=replace(second, epochs=3, lr=5e-4),
@@ -234,7 +270,8 @@ def cpu() -> dict[str, Group]:
 
 def paper() -> dict[str, Group]:
     """The groups in the published sizes; licensed data is read from folders below data/."""
-    second = Stage(
+    second = replace(
+        PLAIN,
         epochs=50,  # 2018, Sec. 3.3: "for 50 epochs"
         lr=1e-3,  # ours
         patience=5,  # ours: "picked the models with the best performance on the development set"
@@ -242,7 +279,7 @@ def paper() -> dict[str, Group]:
     first = replace(second, objective=CrossEntropy())
     bank = "data/ccgbank"
     tagger = replace(
-        ccg(),
+        SUPERTAGS,
         data=Supertags(
             train=f"{bank}/train.auto", dev=f"{bank}/dev.auto", test=f"{bank}/test.auto"
         ),
@@ -251,14 +288,14 @@ def paper() -> dict[str, Group]:
         restarts=3,  # 2019, Sec. 4: "at least three random restarts"
     )
     entities = replace(
-        words_only(ner()),
+        ENTITIES,
         data=NamedEntities(corpus="conll2003-de", path="data/conll2003-de"),  # 2018, Sec. 3.1
         pretrain=first,
         restarts=3,  # 2017, Sec. 5: "multiple random restarts"
     )
     talks = "data/iwslt14"
     mt = replace(
-        translation(),
+        TRANSLATION,
         data=Translation(  # 2017, Sec. 5: IWSLT 2014
             source=f"{talks}/train.de",
             target=f"{talks}/train.en",
@@ -275,7 +312,6 @@ def paper() -> dict[str, Group]:
             dropout=0.3,  # ours
         ),
         pretrain=first,
-        select=Beam(k=3),  # 2019, Sec. 4.2: "beam size 3"
         restarts=3,  # 2017, Sec. 5: "multiple random restarts"
     )
     return {
@@ -313,11 +349,6 @@ def shrunk(group: Group) -> Group:
 
 def with_encoder(config: RunConfig, encoder: Literal["uni", "bi"]) -> RunConfig:
     return replace(config, model=replace(lstm(config), encoder=encoder))
-
-
-def words_only(config: RunConfig) -> RunConfig:
-    """The same run with a model that reads no characters, as in the papers."""
-    return replace(config, model=replace(lstm(config), characters=0))
 
 
 def lstm(config: RunConfig) -> Lstm:
