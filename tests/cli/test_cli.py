@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import COMMANDS, main
-from softbeam.data import readers, tasks
+from softbeam.data import readers, task
 from softbeam.experiments.bench import soft_beam
 from softbeam.reports import analysis
 from softbeam.training import decoding, loop, runs
@@ -285,7 +285,7 @@ def test_evaluate_reads_and_encodes_the_data_once(run, capsys, monkeypatch):
         encodings.append(len(examples))
         return encode(examples, codecs)
 
-    monkeypatch.setattr(tasks, "LOADED", {})
+    monkeypatch.setattr(task, "LOADED", {})
     monkeypatch.setattr(readers, "read_columns", counted_read)
     for module in (runs, decoding, analysis):
         monkeypatch.setattr(module, "encode", counted_encode)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.data import readers, tasks
+from softbeam.data import pronouncing, readers, tasks
 from softbeam.data.alignment import phonemes_of
 from softbeam.data.readers import Example, Pronunciation
 from softbeam.errors import UserError
@@ -125,8 +125,8 @@ def test_the_catalogue_gives_the_counts_of_its_readmes(catalogued, task, sizes, 
 
 @pytest.mark.slow
 def test_the_thesis_count_of_phoneme_sequences(catalogued):
-    assert len(tasks.phoneme_sequences()) == 77_653
-    assert len(tasks.phoneme_sequences(distinct=True)) == 61_144
+    assert len(pronouncing.phoneme_sequences()) == 77_653
+    assert len(pronouncing.phoneme_sequences(distinct=True)) == 61_144
 
 
 def test_a_corpus_is_read_once_and_again_when_its_file_changes(tmp_path, monkeypatch):

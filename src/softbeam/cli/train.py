@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
+from softbeam.cli.implied import implied_search, same_beam
 from softbeam.cli.parser import (
     Parser,
     accept_argument,
@@ -24,13 +25,13 @@ from softbeam.cli.parser import (
     whole_numbers,
 )
 from softbeam.cli.worker import worker_arguments, workers_of
+from softbeam.data.parallel import Translation
 from softbeam.errors import UserError
 from softbeam.models import specs
 from softbeam.runtime import ranks
 from softbeam.training.config import (
     begun,
     check_yaml,
-    load_settings,
     objective_names,
     only_allowed_imports,
     run_parser,
@@ -50,7 +51,12 @@ else:
 TRAIN_ALIASES = {
     "--objective": "--finetune.objective",
     "--beam": "--finetune.objective.k",
-}  # and selection_beam
+}  # and implied_search
+PARALLEL = {  # a TSV of both sides is given as the files of other tasks are
+    "--data.train": "--data.source",
+    "--data.dev": "--data.dev_source",
+    "--data.test": "--data.test_source",
+}
 
 
 def short_forms() -> str:
@@ -61,7 +67,7 @@ def short_forms() -> str:
             "short forms:",
             *explained("--objective NAME", "--finetune.objective: ", objective_names()),
             *explained("--select NAME", "the search that scores dev: ", SEARCHES),
-            f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
+            f"  {'--beam K':24} --finetune.objective.k, and --select beam --select.k K",
             f"  {'--skip-bad':24} --data.skip_bad true",
             f"  {'--allow-module NAME':24} let settings name classes of a module of your own",
             "",
@@ -158,6 +164,7 @@ def compare(words: list[str]) -> int:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     lines = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
     configs = [parse_run("compare", line)[0] for _, line in lines]
+    configs = same_beam([line for _, line in lines], configs)
     result = comparison.compare(
         [comparison.Trial(name, config) for (name, _), config in zip(lines, configs, strict=True)],
         seeds_of(parsed.seeds, configs, [line for _, line in lines]),
@@ -273,7 +280,8 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
-    kept = [TRAIN_ALIASES.get(w, w) for w in words[1:] if w != "--skip-bad"]
+    aliases = TRAIN_ALIASES | (PARALLEL if isinstance(recipe.data, Translation) else {})
+    kept = [aliases.get(w, w) for w in words[1:] if w != "--skip-bad"]
     given = [path for flag, path in options(kept) if flag == "--config"]
     for path in given:
         check_yaml(Path(path))
@@ -282,7 +290,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
             raise UserError(f"{flag} {value}: it is not a regular file")
     kept = class_names(kept)
     try:
-        parsed = flags.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
+        parsed = flags.parse_args(implied_search(kept, given, recipe) + lenient)
     except UserError as error:
         raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
     return to_run(flags, parsed), parsed
@@ -311,22 +319,6 @@ def recipe_parser(command: str, name: str, recipe: Any) -> Parser:
     flags.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     flags.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     return flags
-
-
-def selection_beam(
-    words: list[str], translated: list[str], files: list[str], recipe: Any
-) -> list[str]:
-    """Make the flag by which --beam also sets the beam of selection, if that is a beam search."""
-    beams = [word for before, word in pairwise(words) if before == "--beam"]
-    if not beams or "--select.k" in words:
-        return []
-    chosen = [type(recipe.select).__name__]
-    for path in files:
-        select = load_settings(Path(path).read_text(encoding="utf-8")).get("select", {})
-        chosen += [select["class_path"]] if "class_path" in select else []
-    chosen += [word for before, word in pairwise(translated) if before == "--select"]
-    wide = [kind.__name__ for kind in SEARCHES.values() if "k" in {f.name for f in fields(kind)}]
-    return ["--select.k", beams[-1]] if chosen[-1] in wide else []
 
 
 def with_model(recipe: Any, words: list[str]) -> Any:

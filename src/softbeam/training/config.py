@@ -19,7 +19,8 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from softbeam.data.tasks import EXAMPLES, TASKS, InMemory, Stress, Task
+from softbeam.data.task import Task
+from softbeam.data.tasks import EXAMPLES, TASKS, InMemory, Stress
 from softbeam.errors import LARGEST_SEED, UserError, check_range, check_threads, reason
 from softbeam.models.specs import MODELS, Lstm, Model
 from softbeam.objectives import OBJECTIVES
@@ -129,7 +130,7 @@ def in_effect(config: RunConfig) -> RunConfig:
     return replace(config, pretrain=stages["pretrain"], finetune=stages["finetune"])
 
 
-CONFIG = "config.yaml"  # in a run's folder
+CONFIG, METRICS, SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"  # in a run's folder
 MOST_RESTARTS = 1000
 CHOSEN = (Task, Model, Search, Objective, Schedule, Cost)  # a file names the class of such a field
 OURS = (*TASKS, *MODELS, *SEARCHES.values(), *OBJECTIVES, *SCHEDULES, *COSTS)  # and names no other

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from softbeam.data.batches import Batches, Encoded, Position
 from softbeam.data.encoding import Codecs, encode
-from softbeam.data.tasks import EXAMPLES, Corpus, InMemory
+from softbeam.data.task import Corpus
+from softbeam.data.tasks import EXAMPLES, InMemory
 from softbeam.errors import Interrupted, NotFinite, UserError, need
 from softbeam.models.building import TRAINED, build
 from softbeam.objectives.base import Objective
