@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, exit codes, one sentence for bad use."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,9 @@ def test_help_is_helpful_and_loads_nothing_heavy(words, pages):
     code, shown, heavy = pages[" ".join(words)]
     assert (code, heavy) == (0, [])
     assert "usage: softbeam" in shown
+    assert not re.search(r"<(function|class|.*object at)|lambda", shown)
+    searches = words[:1] in (["decode"], ["evaluate"], ["compare"], ["sweep"]) or len(words) > 1
+    assert ("--search" in shown) == (searches and words[0] != "bench")
     if words[:1] == ["train"] and len(words) > 1:
         assert "--data.max-length" in shown and "--model.hidden" in shown
         assert "--checkpoint-every" in shown and "--checkpoint_every" not in shown

@@ -174,4 +174,4 @@ def test_derivations_are_sent_to_the_right_recipe(tmp_path, capsys):
 def test_a_single_file_that_is_no_tsv_is_explained(tmp_path, capsys):
     (tmp_path / "x.de").write_text("ein Hund\n")
     assert main(["train", "translation", "--data.source", str(tmp_path / "x.de")]) == 2
-    assert "its translations are not given (--data.target)" in capsys.readouterr().err
+    assert "without --data.target PATH it is read as a TSV of both sides" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from softbeam.cli.parser import options
+from softbeam.errors import UserError
 from softbeam.objectives import OBJECTIVES
 from softbeam.training.config import RunConfig, load_settings
 from softbeam.training.searches import SEARCHES, Beam, Greedy
@@ -24,6 +25,7 @@ def implied_search(words: list[str], files: list[str], recipe: Any) -> list[str]
         files: those of --config.
         recipe: whose search counts if neither the words nor the files choose one.
     """
+    words = without_objective(words, files, recipe)
     given = dict(options(words))
     objective = next((o for o in OBJECTIVES if o.__name__ == given.get(OBJECTIVE)), None)
     defaults = {f.name: f.default for f in fields(objective)} if objective else {}
@@ -45,11 +47,36 @@ def implied_search(words: list[str], files: list[str], recipe: Any) -> list[str]
     return first + words + last
 
 
+def without_objective(words: list[str], files: list[str], recipe: Any) -> list[str]:
+    """Give --beam to the search on dev if there is no objective that has a beam.
+
+    Raises UserError if another setting of an objective is given without an objective.
+    """
+    given = dict(options(words))
+    named = given.get(OBJECTIVE) or recipe.finetune.objective
+    if named or any((settings_in(path, "finetune") or {}).get("objective") for path in files):
+        return words
+    beam = f"{OBJECTIVE}.k"
+    for flag in given:
+        if flag.startswith(f"{OBJECTIVE}.") and flag != beam:
+            raise UserError(f"{flag} {given[flag]}: give the objective too, --objective NAME")
+    if beam not in given:
+        return words
+    pairs = zip(["", *words], words, strict=False)
+    rest = [word for before, word in pairs if beam not in (before, word)]
+    return ["--select", Beam.__name__, *rest, "--select.k", given[beam]]
+
+
+def settings_in(path: str, name: str) -> Any:
+    """Return a part of the settings in a file."""
+    return load_settings(Path(path).read_text(encoding="utf-8")).get(name)
+
+
 def chosen_search(given: dict[str, str], files: list[str]) -> str | None:
     """Return the class of the search that a command line or else a file names; None if none."""
     chosen = None
     for path in files:
-        select = load_settings(Path(path).read_text(encoding="utf-8")).get("select", {})
+        select = settings_in(path, "select")
         chosen = select.get("class_path", chosen) if isinstance(select, dict) else chosen
     return given.get("--select", chosen)
 

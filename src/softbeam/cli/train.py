@@ -18,12 +18,14 @@ from softbeam.cli.parser import (
     Parser,
     accept_argument,
     field_docs,
+    nearest,
     options,
     overwrite_argument,
     parser,
     say_json,
     whole_numbers,
 )
+from softbeam.cli.recipe_flags import COMMAND_FLAGS, nested_flags
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.data.parallel import Translation
 from softbeam.errors import UserError
@@ -50,6 +52,7 @@ else:
 
 TRAIN_ALIASES = {
     "--objective": "--finetune.objective",
+    "--search": "--select",
     "--beam": "--finetune.objective.k",
 }  # and implied_search
 PARALLEL = {  # a TSV of both sides is given as the files of other tasks are
@@ -66,7 +69,7 @@ def short_forms() -> str:
             "",
             "short forms:",
             *explained("--objective NAME", "--finetune.objective: ", objective_names()),
-            *explained("--select NAME", "the search that scores dev: ", SEARCHES),
+            *explained("--search NAME", "--select, the search that scores dev: ", SEARCHES),
             f"  {'--beam K':24} --finetune.objective.k, and --select beam --select.k K",
             f"  {'--skip-bad':24} --data.skip_bad true",
             f"  {'--allow-module NAME':24} let settings name classes of a module of your own",
@@ -96,6 +99,7 @@ second stage, or a name and words of `softbeam train`:
   --split NAME    what is scored: dev or test
   --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
+  --search NAME   how dev is searched; so any other flag of `softbeam train RECIPE --help`
   --jobs N        processes here, 1 if not given
   --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
   --allow-module  NAME: let settings name classes of a module of your own
@@ -116,6 +120,7 @@ on dev, best first:
   --seeds LIST      seeds of each row; without it, the one of --seed or --config, else 1
   --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
+  --search NAME     how dev is searched; so any other flag of `softbeam train RECIPE --help`
   --jobs N          processes here, 1 if not given
   --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
   --allow-module    NAME: let settings name classes of a module of your own
@@ -149,9 +154,14 @@ def train(words: list[str]) -> int:
     return 0
 
 
+def asks_for_help(words: list[str]) -> bool:
+    """Tell whether a command line asks for help, before or after its recipe."""
+    return not words or not {"-h", "--help"}.isdisjoint(words)
+
+
 def compare(words: list[str]) -> int:
     """Compare ways to train: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]"""
-    if not words or words[0] in ("-h", "--help"):
+    if asks_for_help(words):
         print(COMPARE_HELP)
         print(recipe_list())
         return 0
@@ -183,7 +193,7 @@ def compare(words: list[str]) -> int:
 
 def sweep(words: list[str]) -> int:
     """Compare settings: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]"""
-    if not words or words[0] in ("-h", "--help"):
+    if asks_for_help(words):
         print(SWEEP_HELP)
         print(recipe_list())
         return 0
@@ -275,7 +285,8 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     """Parse a recipe's name and flags into a `RunConfig`; returns the parsed flags too."""
     check_utf8(words)
     if words[0] not in RECIPES:
-        raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
+        near = nearest(words[0], RECIPES)
+        raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}{near}")
     recipe = with_model(started(command, words) or RECIPES[words[0]](), words)
     flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
@@ -309,6 +320,7 @@ def recipe_parser(command: str, name: str, recipe: Any) -> Parser:
     """Make the parser of a recipe, once for all runs of a sweep."""
     flags = run_parser(recipe, parser(f"{command} {name}", RECIPES[name].__doc__ or ""))
     flags.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
+    flags.more_flags = [*TRAIN_ALIASES, *PARALLEL, *COMMAND_FLAGS, *nested_flags(recipe)]
     if command == "train":  # the flags of one command, not of each run of a comparison or sweep
         flags.add_argument("--out", type=str, default=f"runs/{name}", help="folder of the run")
         flags.add_argument("--quiet", action="store_true", help="no progress")
@@ -347,6 +359,9 @@ def trial(text: str) -> tuple[str, list[str]]:
         raise UserError(f"--try {text!r}: {error}") from None
 
 
+NULL = ("null", "none")
+
+
 def class_names(words: list[str]) -> list[str]:
     """Translate short names of objectives and searches: direct-loss is DirectLoss."""
     objectives = ("objective", objective_names())
@@ -355,7 +370,7 @@ def class_names(words: list[str]) -> list[str]:
     short["--select"] = searches
     translated = []
     for before, word in zip(["", *words], words, strict=False):
-        if before in short and word.islower() and "." not in word and word != "null":
+        if before in short and word.islower() and "." not in word and word not in NULL:
             what, names = short[before]
             if word not in names:
                 raise UserError(f"no {what} {word!r}; there are {', '.join(names)}")

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from softbeam.data import catalogue, readers
 from softbeam.data.readers import BadLines, Example
-from softbeam.data.task import Corpus, KindName, Task, held_out
+from softbeam.data.task import Corpus, KindName, Task, with_held_out
 from softbeam.errors import UserError, check_range
 
 
@@ -66,28 +66,30 @@ class Translation(Task):
             "test": (self.test_source, self.test_target),
         }
         files = {k: (a,) if b is None else (a, b) for k, (a, b) in sides.items() if a is not None}
-        splits = {split: self.read_new(paths, bad) for split, paths in files.items()}
+        splits = {split: self.read_split(split, paths, bad) for split, paths in files.items()}
         if "dev" not in splits:
-            splits |= held_out(splits["train"], self.dev_share)
+            with_held_out(splits, self.dev_share, "--data.dev_source")
         return Corpus(splits, {k: v[0] if len(v) == 1 else (v[0], v[1]) for k, v in files.items()})
+
+    def read_split(self, split: str, files: Sequence[str], bad: BadLines | None) -> list[Example]:
+        try:
+            return self.read_new(files, bad)
+        except UserError as error:
+            if len(files) > 1:
+                raise
+            option = f"--data.{'' if split == 'train' else f'{split}_'}target PATH"
+            hint = f"without {option} it is read as a TSV of both sides"
+            raise UserError(f"{error}; {hint}") from None
 
     def read_new(self, files: Sequence[str], bad: BadLines | None = None) -> list[Example]:
         """Read the pairs of a TSV, or of two files line by line."""
         if len(files) > 1:
             pairs = readers.read_parallel(files[0], files[1], bad=bad)
         else:
-            pairs = self.read_tsv(files[0], bad)
+            pairs = readers.read_tsv(files[0], bad=bad)
         if not self.lowercase:
             return pairs
         return [Example(lower(e.source), lower(e.target)) for e in pairs]
-
-    @staticmethod
-    def read_tsv(path: str, bad: BadLines | None) -> list[Example]:
-        try:
-            return readers.read_tsv(path, bad=bad)
-        except UserError as error:
-            both = "it is read as a TSV of both sides, as its translations are not given"
-            raise UserError(f"{error}; {both} (--data.target)") from None
 
     def catalogued(self, bad: BadLines | None) -> Corpus:
         if self.corpus == "tatoeba-de-en":

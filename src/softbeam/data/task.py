@@ -161,6 +161,22 @@ def held_out(examples: Sequence[Example], share: float) -> dict[str, list[Exampl
     return {"train": train, "dev": dev}
 
 
+def with_held_out(splits: dict[str, list[Example]], share: float, option: str) -> None:
+    """Hold out the split dev from the training split.
+
+    Raises UserError, which names the option that gives a file instead, if one would be empty.
+    """
+    examples = splits["train"]
+    splits |= held_out(examples, share)
+    if empty := [name for name in ("train", "dev") if not splits[name]]:
+        different = len({example.source for example in examples})
+        counts = f"{len(examples)} sentences, {different} of them different"
+        raise UserError(
+            f"no sentence is left for the split {empty[0]}: {share:g} of {counts}, would be held "
+            f"out as dev (equal sentences together); give {option} FILE or another --data.dev_share"
+        )
+
+
 def fraction(text: str) -> float:
     """Map a text to a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56

@@ -11,7 +11,16 @@ from softbeam.data import catalogue, readers
 from softbeam.data.parallel import Translation
 from softbeam.data.pronouncing import GraphemeToPhoneme, LetterSounds, Stress
 from softbeam.data.readers import BadLines, Example
-from softbeam.data.task import Corpus, KindName, Pair, Task, checked_pairs, held_out, need
+from softbeam.data.task import (
+    Corpus,
+    KindName,
+    Pair,
+    Task,
+    checked_pairs,
+    held_out,
+    need,
+    with_held_out,
+)
 from softbeam.errors import UserError, check_range
 from softbeam.runtime.files import read_rows
 
@@ -56,7 +65,7 @@ class Tagging(Task):
         files |= {k: v for k, v in (("dev", self.dev), ("test", self.test)) if v is not None}
         splits = {name: self.read_labelled(path, bad) for name, path in files.items()}
         if self.dev is None:
-            splits |= held_out(splits["train"], self.dev_share)
+            with_held_out(splits, self.dev_share, "--data.dev")
         return Corpus(splits, files)
 
     def read_labelled(self, path: str, bad: BadLines | None = None) -> list[Example]:

@@ -308,6 +308,28 @@ def settings_of(value: Any, *, whole: bool = True) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def differences(before: RunConfig, now: RunConfig) -> str:
+    """Name the first two settings in which runs differ: `--pretrain.lr 0.02 (0.01 in the run)`."""
+    old, new = flat("", settings_of(before)), flat("", settings_of(now))
+    named = [
+        f"--{name} {new.get(name, 'not set')} ({old.get(name, 'not set')} in the run)"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    more = [f"{len(named) - 2} more"] if len(named) > 2 else []
+    return " and ".join(named[:2] + more)
+
+
+def flat(prefix: str, settings: Any) -> dict[str, str]:
+    """List settings by their flags; a class that was chosen is the value of its own flag."""
+    if not isinstance(settings, dict):
+        return {prefix: "null" if settings is None else str(settings)}
+    if "class_path" in settings:
+        return {prefix: settings["class_path"]} | flat(prefix, settings["init_args"])
+    parts = [flat(f"{prefix}.{name}".lstrip("."), value) for name, value in settings.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
 def path_of(kind: type) -> str:
     ours = kind.__module__.split(".")[0] == "softbeam"
     return kind.__name__ if ours else f"{kind.__module__}.{kind.__qualname__}"

@@ -48,7 +48,7 @@ from softbeam.training.checkpoint import (
     restore_training,
     training_tensors,
 )
-from softbeam.training.config import RunConfig, Stage, from_yaml, modules_of, to_yaml
+from softbeam.training.config import RunConfig, Stage, differences, from_yaml, modules_of, to_yaml
 from softbeam.training.decoding import best, check_lengths, check_width, decode_encoded, longest
 from softbeam.training.evaluation import log_z
 from softbeam.training.kinds import kind_of
@@ -217,8 +217,10 @@ def same_run(config: RunConfig, out: Path) -> None:
     The number of updates that may be skipped can change: it has had no effect so far.
     """
     before = from_yaml(out / CONFIG)
-    if replace(before, skip_nonfinite=config.skip_nonfinite) != config:
-        raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
+    same = replace(before, skip_nonfinite=config.skip_nonfinite)
+    if same != config:
+        other = f"{out} holds a run with other settings: {differences(same, config)}"
+        raise UserError(f"{other}; give the same, or another --out to train anew")
     if not ranks.first():
         return
     if before.skip_nonfinite != config.skip_nonfinite:
