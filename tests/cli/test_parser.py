@@ -74,7 +74,8 @@ def test_none_stays_where_it_is_a_choice():
 IMPLIED = {
     "stress": Greedy(),
     "stress --beam 4": Beam(k=4),
-    "stress --objective direct-loss": Beam(k=3),
+    "stress --beam=4": Beam(k=4),
+    "stress --objective=direct-loss": Beam(k=3),
     "stress --objective direct-loss --beam 4": Beam(k=4),
     "stress --objective direct-loss --search greedy": Greedy(),
     "stress --objective beam-crf": Beam(k=4, normalize=False),

@@ -25,7 +25,6 @@ def implied_search(words: list[str], files: list[str], recipe: Any) -> list[str]
         files: those of --config.
         recipe: whose search counts if neither the words nor the files choose one.
     """
-    words = without_objective(words, files, recipe)
     given = dict(options(words))
     objective = next((o for o in OBJECTIVES if o.__name__ == given.get(OBJECTIVE)), None)
     defaults = {f.name: f.default for f in fields(objective)} if objective else {}

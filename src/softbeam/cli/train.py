@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli.implied import implied_search, same_beam
+from softbeam.cli.help_pages import COMPARE_HELP, SWEEP_HELP
+from softbeam.cli.implied import implied_search, same_beam, without_objective
 from softbeam.cli.parser import (
     Parser,
     accept_argument,
@@ -23,6 +24,7 @@ from softbeam.cli.parser import (
     overwrite_argument,
     parser,
     say_json,
+    split_flag,
     whole_numbers,
 )
 from softbeam.cli.recipe_flags import COMMAND_FLAGS, nested_flags
@@ -32,7 +34,7 @@ from softbeam.errors import UserError
 from softbeam.models import specs
 from softbeam.runtime import ranks
 from softbeam.training.config import (
-    begun,
+    begun as begun_in,
     check_yaml,
     objective_names,
     only_allowed_imports,
@@ -82,52 +84,6 @@ def explained(flag: str, text: str, names: Iterable[str]) -> list[str]:
     """Write a flag and its choices, wrapped to the width of the help."""
     whole = f"  {flag:24} {text}{', '.join(names)}"
     return textwrap.wrap(whole, 100, subsequent_indent=" " * 27, break_on_hyphens=False)
-
-
-COMPARE_HELP = """usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
-
-Trains each trial with each seed below --out, from first stages that they share, and prints their
-figures with a paired bootstrap against the first. A trial is the name of an objective for the
-second stage, or a name and words of `softbeam train`:
-
-  softbeam compare ccg --model.encoder uni --seeds 1,2,3 --try cross-entropy --try direct-loss \\
-    --try "global: --objective direct-loss --finetune.objective.normalize false \\
-           --select.normalize false"
-
-  --try TRIAL     a way to train; give it at least twice
-  --seeds LIST    seeds of each trial; without it, the one of --seed or --config, else 1
-  --split NAME    what is scored: dev or test
-  --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
-  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
-  --search NAME   how dev is searched; so any other flag of `softbeam train RECIPE --help`
-  --jobs N        processes here, 1 if not given
-  --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
-  --allow-module  NAME: let settings name classes of a module of your own
-  --quiet         no progress
-  --json          the figures as a last line of JSON
-  --debug         show the traceback of an error
-"""
-
-
-SWEEP_HELP = """usage: softbeam sweep RECIPE --over FIELD=A,B … [--seeds 1,2] [any field]
-
-Trains a run for every combination of values and every seed below --out, and prints their figures
-on dev, best first:
-
-  softbeam sweep ccg --over pretrain.lr=0.001,0.003 --over model.hidden=64,128 --seeds 1,2
-
-  --over FIELD=A,B  a field of the recipe and its values
-  --seeds LIST      seeds of each row; without it, the one of --seed or --config, else 1
-  --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
-  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
-  --search NAME     how dev is searched; so any other flag of `softbeam train RECIPE --help`
-  --jobs N          processes here, 1 if not given
-  --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
-  --allow-module    NAME: let settings name classes of a module of your own
-  --quiet           no progress
-  --json            the figures as a last line of JSON
-  --debug           show the traceback of an error
-"""
 
 
 def train(words: list[str]) -> int:
@@ -287,12 +243,13 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     if words[0] not in RECIPES:
         near = nearest(words[0], RECIPES)
         raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}{near}")
-    recipe = with_model(started(command, words) or RECIPES[words[0]](), words)
+    begun = started(command, words)
+    recipe = with_model(begun or RECIPES[words[0]](), words)
     flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
     aliases = TRAIN_ALIASES | (PARALLEL if isinstance(recipe.data, Translation) else {})
-    kept = [aliases.get(w, w) for w in words[1:] if w != "--skip-bad"]
+    kept = [part for w in words[1:] if w != "--skip-bad" for part in without_alias(w, aliases)]
     given = [path for flag, path in options(kept) if flag == "--config"]
     for path in given:
         check_yaml(Path(path))
@@ -301,10 +258,18 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
             raise UserError(f"{flag} {value}: it is not a regular file")
     kept = class_names(kept)
     try:
-        parsed = flags.parse_args(implied_search(kept, given, recipe) + lenient)
+        kept = without_objective(kept, given, recipe)
+        kept = implied_search(kept, given, recipe) if begun is None else kept
+        parsed = flags.parse_args(kept + lenient)
     except UserError as error:
         raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
     return to_run(flags, parsed), parsed
+
+
+def without_alias(word: str, aliases: dict[str, str]) -> list[str]:
+    """Write a flag in its long form; `--beam=3` becomes two words."""
+    flag, *value = split_flag(word)
+    return [aliases[flag], *value] if flag in aliases else [word]
 
 
 def started(command: str, words: list[str]) -> Any:
@@ -312,7 +277,7 @@ def started(command: str, words: list[str]) -> Any:
     if command != "train" or "--resume" not in words:
         return None
     outs = [value for flag, value in options(words) if flag == "--out"]
-    return begun(Path(outs[-1] if outs else f"runs/{words[0]}"))
+    return begun_in(Path(outs[-1] if outs else f"runs/{words[0]}"))
 
 
 @cache
