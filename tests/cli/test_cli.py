@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, exit codes, one sentence for bad use."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import COMMANDS, main
-from softbeam.data import readers, tasks
+from softbeam.data import readers, task
 from softbeam.experiments.bench import soft_beam
 from softbeam.reports import analysis
 from softbeam.training import decoding, loop, runs
@@ -221,6 +222,9 @@ def test_help_is_helpful_and_loads_nothing_heavy(words, pages):
     code, shown, heavy = pages[" ".join(words)]
     assert (code, heavy) == (0, [])
     assert "usage: softbeam" in shown
+    assert not re.search(r"<(function|class|.*object at)|lambda", shown)
+    searches = words[:1] in (["decode"], ["evaluate"], ["compare"], ["sweep"]) or len(words) > 1
+    assert ("--search" in shown) == (searches and words[0] != "bench")
     if words[:1] == ["train"] and len(words) > 1:
         assert "--data.max-length" in shown and "--model.hidden" in shown
         assert "--checkpoint-every" in shown and "--checkpoint_every" not in shown
@@ -285,7 +289,7 @@ def test_evaluate_reads_and_encodes_the_data_once(run, capsys, monkeypatch):
         encodings.append(len(examples))
         return encode(examples, codecs)
 
-    monkeypatch.setattr(tasks, "LOADED", {})
+    monkeypatch.setattr(task, "LOADED", {})
     monkeypatch.setattr(readers, "read_columns", counted_read)
     for module in (runs, decoding, analysis):
         monkeypatch.setattr(module, "encode", counted_encode)

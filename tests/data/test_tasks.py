@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from softbeam.data import readers, tasks
+from softbeam.data import pronouncing, readers, task, tasks
 from softbeam.data.alignment import phonemes_of
 from softbeam.data.readers import Example, Pronunciation
 from softbeam.errors import UserError
@@ -92,7 +92,7 @@ def test_skipping_bad_lines_counts_them(tmp_path):
 def test_lower_casing_translations(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("Ein Mann\tA Man\n" * 2 + "Zwei\tTwo\n")
-    made = tasks.Translation(source=str(path), lowercase=True, dev_share=1e-9)
+    made = tasks.Translation(source=str(path), lowercase=True, dev_source=str(path))
     assert made.load().split("train")[0] == Example(("ein", "mann"), ("a", "man"))
     assert made.tokens("Ein Hund") == ("ein", "hund")
 
@@ -125,8 +125,8 @@ def test_the_catalogue_gives_the_counts_of_its_readmes(catalogued, task, sizes, 
 
 @pytest.mark.slow
 def test_the_thesis_count_of_phoneme_sequences(catalogued):
-    assert len(tasks.phoneme_sequences()) == 77_653
-    assert len(tasks.phoneme_sequences(distinct=True)) == 61_144
+    assert len(pronouncing.phoneme_sequences()) == 77_653
+    assert len(pronouncing.phoneme_sequences(distinct=True)) == 61_144
 
 
 def test_a_corpus_is_read_once_and_again_when_its_file_changes(tmp_path, monkeypatch):
@@ -147,3 +147,14 @@ def test_a_corpus_is_read_once_and_again_when_its_file_changes(tmp_path, monkeyp
     dev.unlink()
     with pytest.raises(UserError, match=r"b\.conll cannot be read"):
         task.load()
+
+
+@pytest.mark.parametrize("word", ["dog", "cat", "word7"])
+def test_equal_sentences_cannot_be_parted(word, tmp_path):
+    """Whichever split their hash gives them to, the message names the one that is empty."""
+    path = tmp_path / "same.conll"
+    path.write_text(f"{word} N\n\n" * 200)
+    empty = "train" if task.fraction(word) < 0.5 else "dev"
+    match = f"left for the split {empty}: 0.5 of 200 sentences, 1 of them different.* --data.dev "
+    with pytest.raises(UserError, match=match):
+        tasks.Tagging(train=str(path), dev_share=0.5).load()

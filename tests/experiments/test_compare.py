@@ -5,10 +5,12 @@ import json
 import pytest
 
 from softbeam.cli import main
-from softbeam.data import readers, tasks
+from softbeam.data import readers, task
 from softbeam.data.synthetic import draw, rib_rob
 from softbeam.experiments import compare
 from softbeam.training.config import from_yaml
+from softbeam.training.runs import load_run
+from softbeam.training.searches import Beam
 
 SMALL = ["--model.hidden", "8", "--model.embedding", "8", "--threads", "1"]
 SHORT = ["--pretrain.epochs", "1", "--finetune.epochs", "1", "--quiet", "--json"]
@@ -36,7 +38,7 @@ def test_trials_share_a_start_unless_their_first_stages_differ(
     words, tmp_path, capsys, monkeypatch
 ):
     reads, read = [], readers.read_columns
-    monkeypatch.setattr(tasks, "LOADED", {})
+    monkeypatch.setattr(task, "LOADED", {})
     monkeypatch.setattr(
         readers, "read_columns", lambda path, **options: reads.append(path) or read(path, **options)
     )
@@ -77,14 +79,24 @@ def test_what_is_finished_is_not_trained_again(words, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_global_trial_is_scored_with_raw_scores_and_its_start_with_normalized_ones(
-    words, tmp_path
+    words, tmp_path, capsys
 ):
     line = "global: --objective direct-loss --finetune.objective.normalize false"
-    raw = f"{line} --select.normalize false"
-    assert main([*words, "--try", "cross-entropy", "--try", raw]) == 0
-    out = tmp_path / "out"
-    assert not from_yaml(out / "global-1" / "config.yaml").select.normalize
-    assert from_yaml(out / "start-1" / "config.yaml").select.normalize
+    assert main([*words, "--try", "cross-entropy", "--try", line, "--try", "beam-crf"]) == 0
+    result, out = last_json(capsys.readouterr().out), tmp_path / "out"
+    selects = {n: from_yaml(out / f"{n}-1" / "config.yaml").select for n in NAMES}
+    local, raw = Beam(k=3), Beam(k=3, normalize=False)
+    assert [*selects.values()] == [local, local, raw, raw], "one beam for all, the first trial's"
+    for row in result["rows"]:
+        run = load_run(out / f"{row['trial']}-1")
+        figures = run.evaluate("dev", raw).metrics
+        assert row["raw"] == figures["accuracy"], "what raw scores gain without training"
+        own = run.evaluate("dev").metrics
+        assert (row["mean"], row["sequence_accuracy"]) == (*own.values(),)
+    assert result["search"] == "beam 3" and result["corpus"].endswith("train.conll")
+
+
+NAMES = ("start", "cross-entropy", "global", "beam-crf")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +130,9 @@ def test_figures_are_means_spreads_and_paired_differences():
     assert rows[1]["spread"] == pytest.approx(35.355339)
     assert rows[1]["against_first"]["difference"] == pytest.approx(25.0)
     assert "against_first" not in rows[0]
+    assert not {"with raw scores", "whole sentences"} & set(compare.readable(rows)[0])
+    some = [rows[0] | {"raw": 1.0}, rows[1]]
+    assert [row["with raw scores"] for row in compare.readable(some)] == [1.0, "-"]
 
 
 def from_recipe():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softbeam.cli import main
-from softbeam.data import tasks
+from softbeam.data import task
 from softbeam.experiments import reproduce
 from softbeam.experiments.energies import results as energy_results, tables as energy_tables
 from softbeam.experiments.energies.claims import checks_of, claims_of, growth_claims
@@ -184,7 +184,7 @@ def test_all_targets_from_one_command(
         name = what.capitalize().replace("-", " ")
         assert f"<h3>{name}: {reproduce.TARGETS[what]}" in page
     monkeypatch.setenv("SOFTBEAM_DATA", str(other_words))
-    monkeypatch.setattr(tasks, "LOADED", {})  # as in a new process
+    monkeypatch.setattr(task, "LOADED", {})  # as in a new process
     assert main(["reproduce", few[-1], *words[2:], "--out", str(out)]) == 2
     assert "was begun with other content of data.dictionary (" in capsys.readouterr().err
 

@@ -13,7 +13,8 @@ from torch import nn
 from softbeam.cli import main
 from softbeam.data.batches import Encoded
 from softbeam.data.encoding import Codecs
-from softbeam.data.tasks import Tagging, Task, Translation
+from softbeam.data.task import Task
+from softbeam.data.tasks import Tagging, Translation
 from softbeam.data.vocabulary import SOURCE, Vocabulary, save_codec
 from softbeam.errors import UserError
 from softbeam.models.specs import Lstm

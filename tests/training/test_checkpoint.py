@@ -20,7 +20,7 @@ def test_a_finished_run_is_left_as_it_is_and_other_settings_are_refused(tmp_path
     assert main(train_words(data, out, "--resume")) == 0
     assert (out / "model.safetensors").stat().st_mtime_ns == before
     assert main(train_words(data, out, "--resume", "--seed", "9")) == 2
-    assert "other settings" in capsys.readouterr().err
+    assert "other settings: --seed 9 (1 in the run); give" in capsys.readouterr().err
 
 
 def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):

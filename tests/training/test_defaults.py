@@ -13,7 +13,7 @@ from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.training import defaults
 from softbeam.training.config import AUTO, RunConfig, Stage, from_yaml, in_effect
-from softbeam.training.defaults import differences, settled, with_chosen, with_recorded
+from softbeam.training.defaults import choices, settled, with_chosen, with_recorded
 from softbeam.training.loop import train
 from softbeam.training.recipes import RECIPES, tagging, translation
 from support.small_data import write_tagging
@@ -66,7 +66,7 @@ def test_what_was_given_stays():
         assert not [f.name for f in fields(chosen) if getattr(chosen, f.name) == AUTO]
     whole = replace(tagging(), pretrain=Stage(objective=CrossEntropy(), **given), threads=2)
     assert with_chosen(whole, examples(300), examples(50)) == whole
-    assert not differences(whole, whole)
+    assert not choices(whole, whole)
 
 
 def test_epochs_that_were_given_are_all_run_and_scored():

@@ -1,14 +1,17 @@
 """The command line. Nothing heavy is imported before a command is known to be well formed."""
 
 import io
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from softbeam import __version__
 from softbeam.cli.bench import bench
 from softbeam.cli.catalogue import data, models
 from softbeam.cli.failures import explained
+from softbeam.cli.parser import nearest
 from softbeam.cli.report import demo, report, reproduce
 from softbeam.cli.runs import analyze, decode, evaluate
 from softbeam.cli.sample import certify, infill, sample, score
@@ -23,8 +26,9 @@ from softbeam.runtime.signals import ending
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: returns 0 on success, and 2 after a line on standard error for a user error.
 
-    A signal that asks to stop prints a line too, and gives 128 plus its number: 130 or 143. After
-    `--debug`, which every command accepts, the traceback is printed before the line.
+    A signal that asks to stop prints a line too, and gives 128 plus its number: 130 or 143. A pipe
+    whose reader has gone gives 141, without a line. After `--debug`, which every command accepts,
+    the traceback is printed before the line.
     """
     if argv is None:
         write_utf8()
@@ -36,16 +40,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"softbeam {__version__}" if about else overview(), flush=True)
             return 0
         if words[0] not in COMMANDS:
-            raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}")
+            near = nearest(words[0], COMMANDS)
+            raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}{near}")
         ranks.check()
         if ranks.world() > 1 and words[0] not in TOGETHER:
             raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
         more, modules = allowed_by(words[1:])
         with ending(), allowing(modules):
-            return COMMANDS[words[0]](more)
+            code = COMMANDS[words[0]](more)
+            sys.stdout.flush()  # here, where a closed pipe is noticed
+            return code
     except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+        forget_output()
+        return CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
         end = explained(words, error)
         if end is None:
@@ -57,6 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
+def forget_output() -> None:
+    """Send what is left to print nowhere: nobody reads it, and its failure would be reported."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # not a file, or closed
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+CLOSED_PIPE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 DEBUG = "--debug"
 TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
 

@@ -1,12 +1,13 @@
 """What the commands share: a parser with one-line errors, lists, JSON."""
 
+import difflib
 import json
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import MISSING, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import docstring_parser
 import yaml
@@ -22,16 +23,58 @@ set_loader("yaml", load_plain, exceptions=(yaml.YAMLError,))  # values of flags 
 
 
 class Parser(ArgumentParser):
-    """A parser that raises UserError, and whose flags are written with hyphens or underscores."""
+    """A parser that raises UserError, and whose flags are written with hyphens or underscores.
+
+    `none` is another word for `null`, and an error about a flag that does not exist names the
+    nearest one.
+    """
 
     more_help = ""  # printed after the options, as it is
+    more_flags: Collection[str] | None = None  # beside the options; None: inside of another parser
+
+    def add_argument(self, *args: Any, **options: Any) -> Any:
+        """Add an argument; choices become a type, which the help can name."""
+        if "choices" in options:
+            options["type"] = Literal[tuple(options.pop("choices"))]
+        return super().add_argument(*args, **options)
 
     def format_help(self, *args: Any, **options: Any) -> str:
         debug = "\n  --debug               show the traceback of an error\n"
-        return with_hyphens(str(super().format_help(*args, **options)) + debug + self.more_help)
+        text = re.sub(r"<class\s+'(\w+)'>", r"\1", super().format_help(*args, **options))
+        return with_hyphens(text + debug + self.more_help)
 
     def parse_args(self, args: Sequence[str], *more: Any, **options: Any) -> Any:  # type: ignore[override]
-        return super().parse_args([self.spelled(word) for word in args], *more, **options)
+        words = [self.spelled(word) for word in args]
+        try:
+            return super().parse_args(self.with_null(words), *more, **options)
+        except UserError as error:
+            if self.more_flags is None or not REFUSED.search(str(error)):
+                raise
+            raise UserError(self.unknown_flag(words) or str(error)) from None
+
+    def with_null(self, words: Sequence[str]) -> list[str]:
+        """Write `null` for `none` after the flags that can be null."""
+        return [
+            "null" if word.lower() == "none" and self.can_be_null(before) else word
+            for before, word in pairwise(["", *words])
+        ]
+
+    def can_be_null(self, flag: str) -> bool:
+        """Tell whether a flag takes null: by its type, or if it is a field of a chosen class."""
+        action = self._option_string_actions.get(flag)
+        if action is None:
+            return "." in flag and not flag.endswith(NONE_IS_A_CHOICE)
+        return type(None) in get_args(getattr(action, "_typehint", None))
+
+    def unknown_flag(self, words: Sequence[str]) -> str | None:
+        """Say which flag does not exist, and which one is nearest; None if all of them exist."""
+        flags = [*self._option_string_actions, *(self.more_flags or ())]
+        for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
+            same = with_hyphens(flag)
+            if not any(with_hyphens(known) == same for known in flags):
+                spelled = [with_hyphens(known) for known in flags if known.startswith("--")]
+                return f"there is no flag {flag}{nearest(same, spelled) or '; --help lists them'}"
+        return None
 
     def spelled(self, word: str) -> str:
         """Spell a flag as the parser has it; other words stay as they are."""
@@ -49,13 +92,25 @@ class Parser(ArgumentParser):
         raise UserError(" ".join(message.split()) if ex is None else why(ex))
 
 
+REFUSED = re.compile(r"unrecognized|is not accepted|does not exist|[Nn]o action")
+NONE_IS_A_CHOICE = (".baseline",)  # fields of chosen classes
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Ask whether the most similar word was meant; empty if none is similar."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def with_hyphens(text: str) -> str:
     """Write the flags in a text with hyphens: --checkpoint-every."""
     return re.sub(r"--\w[\w.-]*", lambda flag: flag[0].replace("_", "-"), text)
 
 
 def parser(command: str, description: str, **options: Any) -> Parser:
-    return Parser(prog=f"softbeam {command}", description=description, **options)
+    outer = Parser(prog=f"softbeam {command}", description=description, **options)
+    outer.more_flags = ()
+    return outer
 
 
 def say_json(value: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from softbeam._lazy import lazy
 from softbeam.cli.parser import (
@@ -18,50 +18,99 @@ from softbeam.cli.parser import (
     parser,
     say_json,
 )
+from softbeam.data.task import Task
+from softbeam.data.tasks import Tagging
 from softbeam.errors import WIDEST_BEAM, UserError, check_range, check_threads
 from softbeam.runtime.files import write_text
 from softbeam.runtime.outputs import folder, new_file
+from softbeam.runtime.text_tables import aligned
 from softbeam.training.config import CONFIG, from_yaml
-from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search, name_of
+from softbeam.training.own_search import own_search, scores_title, search_record, search_title
+from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search
 
 if TYPE_CHECKING:
     import torch
 
     from softbeam.reports import analysis, analysis_charts, charts
-    from softbeam.training import decoding, runs
+    from softbeam.training import input_forms as forms, runs
 else:
     torch = lazy("torch")
     analysis = lazy("softbeam.reports.analysis")
     analysis_charts = lazy("softbeam.reports.analysis_charts")
     charts = lazy("softbeam.reports.charts")
-    decoding, runs = lazy("softbeam.training.decoding"), lazy("softbeam.training.runs")
+    forms, runs = lazy("softbeam.training.input_forms"), lazy("softbeam.training.runs")
 
 ANALYSIS = "analysis.json"
-OWN = "the search that chose the run's weights if not given"
+OWN = "as the run was trained if not given"
 
 
 def decode(words: list[str]) -> int:
-    """Decode new inputs: softbeam decode RUN --input FILE [--search beam --beam 5]"""
+    """Decode new inputs: softbeam decode RUN --input FILE [--beam 5] [--format conll]"""
     command = parser(
-        "decode", "Outputs of a run for new inputs, one on a line (- reads standard input)."
+        "decode",
+        "Outputs of a run for new inputs: plain lines, CoNLL columns or JSON lines. Columns, "
+        "comments and fields of the inputs are kept, and the labels are added.",
     )
     search_arguments(command)
     command.add_argument(
-        "--input", type=str, required=True, help="inputs, one on a line; - for stdin"
+        "--input", type=str, default=None, help="file; standard input if - or in a pipe"
+    )
+    command.add_argument(
+        "--input-format",
+        type=Literal["text", "conll", "jsonl"] | None,
+        default=None,
+        help="text (a sentence a line), conll (a token a line) or jsonl; recognized if not given",
     )
     command.add_argument(
         "--output", type=str, default="-", help="file; standard output if - or not given"
     )
     overwrite_argument(command)
-    command.add_argument("--format", type=str, choices=["text", "jsonl"], default="text")
+    command.add_argument(
+        "--format",
+        type=Literal["text", "conll", "jsonl"] | None,
+        default=None,
+        help="of the outputs; as the inputs if not given",
+    )
+    data_arguments(command, ("word", "separator", "comment"))
     parsed, search = parse_search(command, words)
+    if parsed.input is None and sys.stdin.isatty():
+        raise UserError("--input is missing: a file, or - for standard input")
+    source = parsed.input or "-"
     torch.set_num_threads(parsed.threads)
-    with output_of(parsed, lambda: [Path(parsed.input)]) as write:
+    with output_of(parsed, lambda: [Path(source)]) as write:
         run = runs.load_run(parsed.run)
-        lines = decoding.read_inputs(parsed.input)
-        outputs = run.decode(lines, search, quiet=parsed.quiet)
-        write(decoding.render(lines, outputs, style=parsed.format, nbest=search.nbest))
+        task = with_data(run.config.data, parsed)
+        forms.check_form(parsed.format, task)
+        inputs = forms.read_inputs(source, task, parsed.input_format)
+        if inputs.form != "text" and parsed.input_format is None and not parsed.quiet:
+            note = f"read as {inputs.form}; --input-format text would read a sentence a line"
+            print(f"{source}: {note}", file=sys.stderr)
+        outputs = run.decode(inputs.sources, search, quiet=parsed.quiet)
+        write(forms.render(inputs, outputs, form=parsed.format, nbest=search.nbest))
     return 0
+
+
+def data_arguments(command: Parser, names: Iterable[str]) -> None:
+    """Add flags that change where a run's data are, or in which columns."""
+    documented = field_docs(Tagging)
+    types = {f.name: f.type for f in fields(Tagging)}
+    for name in names:
+        kind: Any = types[name]
+        text = f"{documented[name]} (as in training if not given)"
+        command.add_argument(f"--data.{name}", type=kind | None, default=None, help=text)
+
+
+def with_data(task: Task, parsed: Any) -> Task:
+    """Change a task by the flags of `data_arguments`; raises UserError if it lacks the setting."""
+    values = {name: parsed.data.get(name) for name in COLUMN_SETTINGS}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name in given.keys() - {f.name for f in fields(task)}:
+        kind = type(task).__name__
+        raise UserError(f"--data.{name} {given[name]}: is no setting of {kind}, the run's task")
+    return replace(task, **given)
+
+
+COLUMN_SETTINGS = ("word", "tag", "separator", "comment")
 
 
 @contextmanager
@@ -82,10 +131,20 @@ def output_of(
 
 
 def evaluate(words: list[str]) -> int:
-    """Score a run: softbeam evaluate RUN --split dev [--search beam --beam 3] [--json]"""
-    command = parser("evaluate", "Decode a split of a run's data and score it.")
+    """Score a run: softbeam evaluate RUN [--split dev | --data.test FILE] [--beam 3] [--json]"""
+    command = parser("evaluate", "Decode a split of a run's data, or a new file, and score it.")
     search_arguments(command)
-    command.add_argument("--split", type=str, default="dev", help="train, dev or test")
+    command.add_argument(
+        "--split", type=str | None, default=None, help="train, dev (if not given) or test"
+    )
+    files = {
+        "test": "a new labelled file to score: columns for tagging, else a TSV of both sides",
+        "test_source": "of a translation: new sentences to score, one on a line",
+        "test_target": "their translations",
+    }
+    for name, text in files.items():
+        command.add_argument(f"--data.{name}", type=str | None, default=None, help=text)
+    data_arguments(command, COLUMN_SETTINGS)
     command.add_argument("--json", action="store_true", help="figures as a last line of JSON")
     command.add_argument("--output", type=str, default=None, help="also write the outputs here")
     overwrite_argument(command)
@@ -96,33 +155,53 @@ def evaluate(words: list[str]) -> int:
     parsed, search = parse_search(command, words)
     if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
         raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
+    new = new_files(parsed)
+    split = parsed.split or ("test" if new else "dev")
     torch.set_num_threads(parsed.threads)
     config = Path(parsed.run) / CONFIG
-    with output_of(parsed, lambda: from_yaml(config).data.load().paths.values()) as write:
+    read = [Path(path) for path in new]
+    with output_of(parsed, lambda: read or from_yaml(config).data.load().paths.values()) as write:
         run = runs.load_run(parsed.run)
+        if new:
+            examples = with_data(run.config.data, parsed).read_new(new)
+            run = run.with_split(split, examples, title=" + ".join(new))
         other = None if parsed.against is None else runs.load_run(parsed.against)
         if other is not None:
             run.check_kind(other)
-        evaluation = run.evaluate(parsed.split, search, quiet=parsed.quiet)
+            theirs = other.own_search(parsed.search, **search_settings(parsed))
+        evaluation = run.evaluate(split, search, quiet=parsed.quiet)
         write("".join(" ".join(tokens) + "\n" for tokens in evaluation.outputs))
+    show_figures(evaluation.conditions())
     show_figures(evaluation.metrics)
     record = {"run": parsed.run} | evaluation.record()
     if other is not None:
         comparison = run.compare(
-            other, parsed.split, search, quiet=parsed.quiet, evaluation=evaluation
+            other, split, other_search=theirs, quiet=parsed.quiet, evaluation=evaluation
         )
-        record["against"] = comparison._asdict()
-        print(f"\nagainst {parsed.against} (paired bootstrap over sentences)")
-        show_figures(record["against"])
+        record["against"] = {"search": search_record(theirs)} | comparison._asdict()
+        searched = f"{search_title(theirs)}, {scores_title(theirs.normalize)}"
+        print(f"\nagainst {parsed.against}: {searched} (paired bootstrap over sentences)")
+        show_figures(comparison._asdict())
     if parsed.check_normalization:
-        record["normalization"] = analysis.check_split(
-            run, parsed.split, search, quiet=parsed.quiet
-        )
+        record["normalization"] = analysis.check_split(run, split, search, quiet=parsed.quiet)
         print("\nbeam search with raw and with normalized scores")
         show_figures({k: v for k, v in record["normalization"].items() if v is not None})
     if parsed.json:
         say_json(record)
     return 0
+
+
+def new_files(parsed: Any) -> list[str]:
+    """Return the files of --data.test, or of --data.test-source and --data.test-target."""
+    data = parsed.data
+    if (data.test_source is None) != (data.test_target is None):
+        raise UserError("--data.test-source and --data.test-target: give both")
+    if data.test is not None and data.test_source is not None:
+        raise UserError(f"--data.test {data.test}: give it or --data.test-source, not both")
+    new = [path for path in (data.test, data.test_source, data.test_target) if path is not None]
+    if new and parsed.split not in (None, "test"):
+        raise UserError(f"--split {parsed.split}: --data.test is the split test")
+    return new
 
 
 def analyze(words: list[str]) -> int:
@@ -208,23 +287,37 @@ def search_flags() -> dict[str, str]:
 
 
 def parse_search(command: Parser, words: list[str]) -> tuple[Any, Search]:
-    """Parse the arguments; the search is that of --search, or the run's own without it."""
+    """Parse the arguments; what they leave open of the search is as the run was trained."""
     parsed = command.parse_args(words)
     check_threads(parsed.threads)
-    if parsed.search is None:
-        search = from_yaml(Path(parsed.run) / CONFIG).select
-    elif parsed.search in SEARCHES:
-        search = SEARCHES[parsed.search]()
-    else:
-        raise UserError(f"--search {parsed.search}: there are {', '.join(SEARCHES)}")
+    config = from_yaml(Path(parsed.run) / CONFIG)
+    return parsed, own_search(Path(parsed.run), config, parsed.search, search_settings(parsed))
+
+
+def search_settings(parsed: Any) -> dict[str, Any]:
+    """Return the settings of a search that the command line gives."""
     values = {name: parsed[flag.replace("-", "_")] for name, flag in search_flags().items()}
-    given = {name: value for name, value in values.items() if value is not None}
-    for name in given.keys() - {f.name for f in fields(search)}:
-        flag = f"--{search_flags()[name]} {given[name]}"
-        raise UserError(f"{flag}: is no setting of the search {name_of(search)}")
-    return parsed, replace(search, **given)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def show_figures(figures: dict[str, Any]) -> None:
+    """Print a line for each figure; tables of figures follow, a row a line."""
+    tables = {}
     for name, value in figures.items():
-        print(f"{name:24} {value:.4g}" if isinstance(value, float) else f"{name:24} {value}")
+        if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+            tables[name] = value
+        else:
+            print(f"{name:24} {shown(value)}")
+    for name, rows in tables.items():
+        print(f"\n{name.replace('_', ' ')}")
+        titles = [key.replace("_", " ") for key in rows[0]]
+        print(aligned([titles, *([shown(v) for v in row.values()] for row in rows)], ">"))
+
+
+def shown(value: Any) -> str:
+    """Write a figure for people: four digits, an interval as `1.2 to 3.4`."""
+    if isinstance(value, tuple) and len(value) == 2:
+        return " to ".join(map(shown, value))
+    if isinstance(value, list | tuple):
+        return "  ".join(map(shown, value))
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

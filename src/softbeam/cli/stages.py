@@ -1,6 +1,5 @@
 """Short forms of `train` for the settings of a stage: --epochs, --lr, --batch-tokens."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from softbeam.cli.parser import options
@@ -33,9 +32,3 @@ def stage_aliases(words: list[str], files: list[str]) -> dict[str, str]:
         second = second or (isinstance(stage, dict) and stage.get("objective") is not None)
     name = "finetune" if warm and second else "pretrain"
     return {flag: f"--{name}.{field}" for flag, field in FIELDS.items()}
-
-
-def with_aliases(words: list[str], aliases: Mapping[str, str]) -> list[str]:
-    """Replace short forms by the flags they stand for, also in `--flag=value`."""
-    parts = [word.partition("=") for word in words]
-    return [f"{aliases.get(flag, flag)}{equals}{value}" for flag, equals, value in parts]

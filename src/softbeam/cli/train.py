@@ -13,25 +13,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
+from softbeam.cli.help_pages import COMPARE_HELP, SWEEP_HELP
+from softbeam.cli.implied import implied_search, same_beam, without_objective
 from softbeam.cli.parser import (
     Parser,
     accept_argument,
     field_docs,
+    nearest,
     options,
     overwrite_argument,
     parser,
     say_json,
+    split_flag,
     whole_numbers,
 )
-from softbeam.cli.stages import stage_aliases, with_aliases
+from softbeam.cli.recipe_flags import COMMAND_FLAGS, nested_flags
+from softbeam.cli.stages import stage_aliases
 from softbeam.cli.worker import worker_arguments, workers_of
+from softbeam.data.parallel import Translation
 from softbeam.errors import UserError
 from softbeam.models import specs
 from softbeam.runtime import ranks
 from softbeam.training.config import (
-    begun,
+    begun as begun_in,
     check_yaml,
-    load_settings,
     objective_names,
     only_allowed_imports,
     run_parser,
@@ -50,8 +55,14 @@ else:
 
 TRAIN_ALIASES = {
     "--objective": "--finetune.objective",
+    "--search": "--select",
     "--beam": "--finetune.objective.k",
-}  # and selection_beam
+}  # and implied_search
+PARALLEL = {  # a TSV of both sides is given as the files of other tasks are
+    "--data.train": "--data.source",
+    "--data.dev": "--data.dev_source",
+    "--data.test": "--data.test_source",
+}
 
 
 def short_forms() -> str:
@@ -61,10 +72,10 @@ def short_forms() -> str:
             "",
             "short forms:",
             *explained("--objective NAME", "--finetune.objective: ", objective_names()),
-            *explained("--select NAME", "the search that scores dev: ", SEARCHES),
+            *explained("--search NAME", "--select, the search that scores dev: ", SEARCHES),
             f"  {'--epochs, --lr':24} of the first stage that runs: --pretrain.epochs and .lr, or",
             f"  {'--batch-tokens':24} --finetune.… after --warm-start; padded tokens a batch",
-            f"  {'--beam K':24} --finetune.objective.k, and --select.k where --select has a beam",
+            f"  {'--beam K':24} --finetune.objective.k, and --select beam --select.k K",
             f"  {'--skip-bad':24} --data.skip_bad true",
             f"  {'--allow-module NAME':24} let settings name classes of a module of your own",
             "",
@@ -76,50 +87,6 @@ def explained(flag: str, text: str, names: Iterable[str]) -> list[str]:
     """Write a flag and its choices, wrapped to the width of the help."""
     whole = f"  {flag:24} {text}{', '.join(names)}"
     return textwrap.wrap(whole, 100, subsequent_indent=" " * 27, break_on_hyphens=False)
-
-
-COMPARE_HELP = """usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
-
-Trains each trial with each seed below --out, from first stages that they share, and prints their
-figures with a paired bootstrap against the first. A trial is the name of an objective for the
-second stage, or a name and words of `softbeam train`:
-
-  softbeam compare ccg --model.encoder uni --seeds 1,2,3 --try cross-entropy --try direct-loss \\
-    --try "global: --objective direct-loss --finetune.objective.normalize false \\
-           --select.normalize false"
-
-  --try TRIAL     a way to train; give it at least twice
-  --seeds LIST    seeds of each trial; without it, the one of --seed or --config, else 1
-  --split NAME    what is scored: dev or test
-  --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
-  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
-  --jobs N        processes here, 1 if not given
-  --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
-  --allow-module  NAME: let settings name classes of a module of your own
-  --quiet         no progress
-  --json          the figures as a last line of JSON
-  --debug         show the traceback of an error
-"""
-
-
-SWEEP_HELP = """usage: softbeam sweep RECIPE --over FIELD=A,B … [--seeds 1,2] [any field]
-
-Trains a run for every combination of values and every seed below --out, and prints their figures
-on dev, best first:
-
-  softbeam sweep ccg --over pretrain.lr=0.001,0.003 --over model.hidden=64,128 --seeds 1,2
-
-  --over FIELD=A,B  a field of the recipe and its values
-  --seeds LIST      seeds of each row; without it, the one of --seed or --config, else 1
-  --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
-  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
-  --jobs N          processes here, 1 if not given
-  --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
-  --allow-module    NAME: let settings name classes of a module of your own
-  --quiet           no progress
-  --json            the figures as a last line of JSON
-  --debug           show the traceback of an error
-"""
 
 
 def train(words: list[str]) -> int:
@@ -146,9 +113,14 @@ def train(words: list[str]) -> int:
     return 0
 
 
+def asks_for_help(words: list[str]) -> bool:
+    """Tell whether a command line asks for help, before or after its recipe."""
+    return not words or not {"-h", "--help"}.isdisjoint(words)
+
+
 def compare(words: list[str]) -> int:
     """Compare ways to train: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]"""
-    if not words or words[0] in ("-h", "--help"):
+    if asks_for_help(words):
         print(COMPARE_HELP)
         print(recipe_list())
         return 0
@@ -161,6 +133,7 @@ def compare(words: list[str]) -> int:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     lines = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]
     configs = [parse_run("compare", line)[0] for _, line in lines]
+    configs = same_beam([line for _, line in lines], configs)
     result = comparison.compare(
         [comparison.Trial(name, config) for (name, _), config in zip(lines, configs, strict=True)],
         seeds_of(parsed.seeds, configs, [line for _, line in lines]),
@@ -179,7 +152,7 @@ def compare(words: list[str]) -> int:
 
 def sweep(words: list[str]) -> int:
     """Compare settings: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]"""
-    if not words or words[0] in ("-h", "--help"):
+    if asks_for_help(words):
         print(SWEEP_HELP)
         print(recipe_list())
         return 0
@@ -271,8 +244,10 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     """Parse a recipe's name and flags into a `RunConfig`; returns the parsed flags too."""
     check_utf8(words)
     if words[0] not in RECIPES:
-        raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}")
-    recipe = with_model(started(command, words) or RECIPES[words[0]](), words)
+        near = nearest(words[0], RECIPES)
+        raise UserError(f"no recipe {words[0]!r}; there are {', '.join(RECIPES)}{near}")
+    begun = started(command, words)
+    recipe = with_model(begun or RECIPES[words[0]](), words)
     flags = recipe_parser(command, words[0], recipe)
     only_allowed_imports()
     lenient = ["--data.skip_bad", "true"] if "--skip-bad" in words else []
@@ -280,16 +255,26 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     given = [path for flag, path in options(kept) if flag == "--config"]
     for path in given:
         check_yaml(Path(path))
-    kept = with_aliases(kept, TRAIN_ALIASES | stage_aliases(kept, given))
+    aliases = TRAIN_ALIASES | stage_aliases(kept, given)
+    aliases |= PARALLEL if isinstance(recipe.data, Translation) else {}
+    kept = [part for word in kept for part in without_alias(word, aliases)]
     for flag, value in options(kept):  # the parser opens files in place of nested settings
         if os.path.exists(value) and not (os.path.isfile(value) or os.path.isdir(value)):
             raise UserError(f"{flag} {value}: it is not a regular file")
     kept = class_names(kept)
     try:
-        parsed = flags.parse_args(kept + selection_beam(words, kept, given, recipe) + lenient)
+        kept = without_objective(kept, given, recipe)
+        kept = implied_search(kept, given, recipe) if begun is None else kept
+        parsed = flags.parse_args(kept + lenient)
     except UserError as error:
         raise UserError(f"{error} (with {', '.join(given)})" if given else str(error)) from None
     return to_run(flags, parsed), parsed
+
+
+def without_alias(word: str, aliases: dict[str, str]) -> list[str]:
+    """Write a flag in its long form; `--beam=3` becomes two words."""
+    flag, *value = split_flag(word)
+    return [aliases[flag], *value] if flag in aliases else [word]
 
 
 def started(command: str, words: list[str]) -> Any:
@@ -297,7 +282,7 @@ def started(command: str, words: list[str]) -> Any:
     if command != "train" or "--resume" not in words:
         return None
     outs = [value for flag, value in options(words) if flag == "--out"]
-    return begun(Path(outs[-1] if outs else f"runs/{words[0]}"))
+    return begun_in(Path(outs[-1] if outs else f"runs/{words[0]}"))
 
 
 @cache
@@ -305,6 +290,7 @@ def recipe_parser(command: str, name: str, recipe: Any) -> Parser:
     """Make the parser of a recipe, once for all runs of a sweep."""
     flags = run_parser(recipe, parser(f"{command} {name}", RECIPES[name].__doc__ or ""))
     flags.more_help = field_help({"data": recipe.data, "model": recipe.model}) + short_forms()
+    flags.more_flags = [*TRAIN_ALIASES, *PARALLEL, *COMMAND_FLAGS, *nested_flags(recipe)]
     if command == "train":  # the flags of one command, not of each run of a comparison or sweep
         flags.add_argument("--out", type=str, default=f"runs/{name}", help="folder of the run")
         flags.add_argument("--quiet", action="store_true", help="no progress")
@@ -315,22 +301,6 @@ def recipe_parser(command: str, name: str, recipe: Any) -> Parser:
     flags.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     flags.add_argument("--skip-bad", action="store_true", help="count malformed lines, go on")
     return flags
-
-
-def selection_beam(
-    words: list[str], translated: list[str], files: list[str], recipe: Any
-) -> list[str]:
-    """Make the flag by which --beam also sets the beam of selection, if that is a beam search."""
-    beams = [word for before, word in pairwise(words) if before == "--beam"]
-    if not beams or "--select.k" in words:
-        return []
-    chosen = [type(recipe.select).__name__]
-    for path in files:
-        select = load_settings(Path(path).read_text(encoding="utf-8")).get("select", {})
-        chosen += [select["class_path"]] if "class_path" in select else []
-    chosen += [word for before, word in pairwise(translated) if before == "--select"]
-    wide = [kind.__name__ for kind in SEARCHES.values() if "k" in {f.name for f in fields(kind)}]
-    return ["--select.k", beams[-1]] if chosen[-1] in wide else []
 
 
 def with_model(recipe: Any, words: list[str]) -> Any:
@@ -359,6 +329,9 @@ def trial(text: str) -> tuple[str, list[str]]:
         raise UserError(f"--try {text!r}: {error}") from None
 
 
+NULL = ("null", "none")
+
+
 def class_names(words: list[str]) -> list[str]:
     """Translate short names of objectives and searches: direct-loss is DirectLoss."""
     objectives = ("objective", objective_names())
@@ -367,7 +340,7 @@ def class_names(words: list[str]) -> list[str]:
     short["--select"] = searches
     translated = []
     for before, word in zip(["", *words], words, strict=False):
-        if before in short and word.islower() and "." not in word and word != "null":
+        if before in short and word.islower() and "." not in word and word not in NULL:
             what, names = short[before]
             if word not in names:
                 raise UserError(f"no {what} {word!r}; there are {', '.join(names)}")

@@ -208,9 +208,8 @@ def read_cmudict(path: FilePath, *, bad: BadLines | None = None) -> list[Pronunc
 
 def read_texts(path: FilePath) -> list[str]:
     """Read the lines of a file, also blank ones; `-` is standard input."""
-    return _collect(
-        numbered_lines(path, stdin=True), Line.text, None, f"{fspath(path)} has no line"
-    )
+    name = "standard input" if path == "-" else fspath(path)
+    return _collect(numbered_lines(path, stdin=True), Line.text, None, f"{name} has no line")
 
 
 def read_lines(

@@ -1,6 +1,6 @@
 """Compare ways to train, with several seeds, from the same starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,7 +17,9 @@ from softbeam.runtime.grid import ALONE, Workers, grid_folder
 from softbeam.training.config import RunConfig, Stage, modules_of, to_json
 from softbeam.training.kinds import LOWER_IS_BETTER, kind_of
 from softbeam.training.many import train_all
+from softbeam.training.own_search import search_title
 from softbeam.training.runs import load_run
+from softbeam.training.searches import Beam
 
 Outputs = list[list[str]]
 
@@ -30,11 +32,18 @@ class Trial(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A trained run's main metric on a split, and the outputs that were scored."""
+    """A trained run's main metric on a split, and the outputs that were scored.
+
+    `sequences` is the share of outputs without an error, where the task has it. `raw` is the main
+    metric of the same beam with raw scores: of a model trained by cross-entropy, what a globally
+    normalized search gains without any training. None without a beam.
+    """
 
     metric: str
     value: float
     outputs: Outputs
+    sequences: float | None = None
+    raw: float | None = None
 
 
 def compare(
@@ -88,13 +97,20 @@ def compare(
         note = (
             f"{corpus_text(corpus.described, split, len(corpus.split(split)))}; each trial is "
             "decoded with the search that chose its weights. Spread: standard deviation of seeds. "
+            "With raw scores: the same beam without normalization, which costs no training. "
             f"Against first: the difference to {trials[0].name}, with a 95 % interval and p by a "
             "paired bootstrap over sentences."
         )
-        tables = [ResultTable(f"Comparison on {split}", [readable(row) for row in rows], note)]
+        tables = [ResultTable(f"Comparison on {split}", readable(rows), note)]
         save_tables(out, "comparison", tables)
         write_report([out], out / "report.html")
-    return {"split": split, "rows": rows, "report": str(out / "report.html")}
+    return {
+        "split": split,
+        "corpus": task.corpus_name or corpus.origin(split),
+        "search": search_title(trials[0].config.select),
+        "rows": rows,
+        "report": str(out / "report.html"),
+    }
 
 
 def refuse_twins(trials: Sequence[Trial]) -> None:
@@ -131,9 +147,14 @@ def shared_starts(trials: Sequence[Trial]) -> dict[str | None, Trial]:
 def score(folder: Path, split: str) -> Scored:
     """A run's main metric on a split, with the search that selected its weights."""
     run = load_run(folder)
-    evaluation = run.evaluate(split)
+    evaluation, search = run.evaluate(split), run.config.select
     metric = run.kind.main_metric(evaluation.metrics)[0]
-    return Scored(metric, evaluation.metrics[metric], evaluation.outputs)
+    raw = None
+    if isinstance(search, Beam):
+        same = evaluation if not search.normalize else None
+        raw = (same or run.evaluate(split, replace(search, normalize=False))).metrics[metric]
+    sequences = evaluation.metrics.get("sequence_accuracy")
+    return Scored(metric, evaluation.metrics[metric], evaluation.outputs, sequences, raw)
 
 
 def table_rows(
@@ -155,6 +176,8 @@ def table_rows(
             "values": dict(zip(map(str, seeds), values, strict=True)),
             "mean": mean(values),
             "spread": stdev(values) if len(values) > 1 else None,
+            "raw": mean_of(run.raw for run in runs),
+            "sequence_accuracy": mean_of(run.sequences for run in runs),
         }
         if name != first.name:
             kind = kind_of(first.config.data)
@@ -163,16 +186,41 @@ def table_rows(
     return rows
 
 
-def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `table_rows` with rounded numbers and column titles for people."""
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None if a value is None."""
+    numbers = list(values)
+    present = [number for number in numbers if number is not None]
+    return mean(present) if len(present) == len(numbers) else None
+
+
+def readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of `table_rows` with rounded numbers and column titles for people."""
+    extra = [key for key in EXTRA if any(row[key] is not None for row in rows)]
+    return [
+        {
+            "trial": row["trial"],
+            "metric": metric_title(row["metric"]),
+            **{f"seed {seed}": value for seed, value in row["values"].items()},
+            "mean": row["mean"],
+            "spread": "" if row["spread"] is None else f"{row['spread']:.2f}",
+            **{EXTRA[key]: "-" if row[key] is None else row[key] for key in extra},
+            **against_first(row),
+        }
+        for row in rows
+    ]
+
+
+EXTRA = {"raw": "with raw scores", "sequence_accuracy": "whole sentences"}
+
+
+def metric_title(metric: str) -> str:
+    return metric + (" (less is better)" if metric in LOWER_IS_BETTER else "")
+
+
+def against_first(row: Mapping[str, Any]) -> dict[str, str]:
+    """The difference from the first trial and its p-value; empty for the first."""
     against = row.get("against_first", {})
-    metric = row["metric"] + (" (less is better)" if row["metric"] in LOWER_IS_BETTER else "")
     return {
-        "trial": row["trial"],
-        "metric": metric,
-        **{f"seed {seed}": value for seed, value in row["values"].items()},
-        "mean": row["mean"],
-        "spread": "" if row["spread"] is None else f"{row['spread']:.2f}",
         "against first": with_interval(against, 2) if against else "",
         "p": f"{against['p_value']:.3f}" if against else "",
     }
@@ -180,4 +228,5 @@ def readable(row: dict[str, Any]) -> dict[str, Any]:
 
 def as_text(found: Mapping[str, Any]) -> str:
     """What `compare` returned, as a table with a line for each trial."""
-    return titled_rows(f"{found['split']} split", [readable(row) for row in found["rows"]], left=2)
+    title = f"{found['split']} split of {found['corpus']}, {found['search']}"
+    return titled_rows(title, readable(found["rows"]), left=2)

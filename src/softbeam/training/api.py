@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from softbeam.data.tasks import EXAMPLES, InMemory, Pair
+from softbeam.data.task import Pair
+from softbeam.data.tasks import EXAMPLES, InMemory
 from softbeam.errors import UserError
 from softbeam.objectives.base import Objective
 from softbeam.runtime import ranks
@@ -16,6 +17,7 @@ from softbeam.runtime.files import write_text
 from softbeam.runtime.grid import ALONE, Workers
 from softbeam.training import many
 from softbeam.training.config import CONFIG, RunConfig, begun, check, from_yaml, modules_of
+from softbeam.training.own_search import fitting
 from softbeam.training.recipes import RECIPES
 from softbeam.training.runs import Run, load_run, run_folder, runs_read
 
@@ -46,7 +48,8 @@ def train(
     Args:
         recipe: name of a recipe, or a whole configuration.
         out: folder of the run.
-        objective: of the second stage.
+        objective: of the second stage. If it has a beam, so has the search that scores dev, unless
+            `select` or a whole configuration is given.
         seed: of weights, batches and everything random.
         resume: continue from the last checkpoint in the folder; a finished run stays as it is.
         overwrite: replace a run in the folder as soon as the new one is complete.
@@ -72,6 +75,8 @@ def train(
     config = replace(config, **overrides)
     if objective is not None:
         config = replace(config, finetune=replace(config.finetune, objective=objective))
+        if isinstance(recipe, str) and "select" not in overrides:
+            config = replace(config, select=fitting(config.select, objective))
     if examples is None and dev is not None:
         raise TypeError("dev is for examples in memory; give examples too")
     with ExitStack() as stack:

@@ -19,7 +19,8 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from softbeam.data.tasks import EXAMPLES, TASKS, InMemory, Stress, Task
+from softbeam.data.task import Task
+from softbeam.data.tasks import EXAMPLES, TASKS, InMemory, Stress
 from softbeam.errors import LARGEST_SEED, UserError, check_range, check_threads, reason
 from softbeam.models.specs import MODELS, Lstm, Model
 from softbeam.objectives import OBJECTIVES
@@ -138,7 +139,7 @@ def in_effect(config: RunConfig) -> RunConfig:
     return replace(config, pretrain=stages["pretrain"], finetune=stages["finetune"])
 
 
-CONFIG = "config.yaml"  # in a run's folder
+CONFIG, METRICS, SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"  # in a run's folder
 MOST_RESTARTS = 1000
 CHOSEN = (Task, Model, Search, Objective, Schedule, Cost)  # a file names the class of such a field
 OURS = (*TASKS, *MODELS, *SEARCHES.values(), *OBJECTIVES, *SCHEDULES, *COSTS)  # and names no other
@@ -319,6 +320,28 @@ def settings_of(value: Any, *, whole: bool = True) -> Any:
     if isinstance(value, tuple | list):
         return [settings_of(item, whole=whole) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def differences(before: RunConfig, now: RunConfig) -> str:
+    """Name the first two settings in which runs differ: `--pretrain.lr 0.02 (0.01 in the run)`."""
+    old, new = flat("", settings_of(before)), flat("", settings_of(now))
+    named = [
+        f"--{name} {new.get(name, 'not set')} ({old.get(name, 'not set')} in the run)"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    more = [f"{len(named) - 2} more"] if len(named) > 2 else []
+    return " and ".join(named[:2] + more)
+
+
+def flat(prefix: str, settings: Any) -> dict[str, str]:
+    """List settings by their flags; a class that was chosen is the value of its own flag."""
+    if not isinstance(settings, dict):
+        return {prefix: "null" if settings is None else str(settings)}
+    if "class_path" in settings:
+        return {prefix: settings["class_path"]} | flat(prefix, settings["init_args"])
+    parts = [flat(f"{prefix}.{name}".lstrip("."), value) for name, value in settings.items()]
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def path_of(kind: type) -> str:

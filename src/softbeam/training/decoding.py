@@ -1,6 +1,5 @@
 """Decode sources with a trained model."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ from torch import nn
 
 from softbeam.data.batches import Encoded, in_order
 from softbeam.data.encoding import Codecs, encode
-from softbeam.data.readers import Example, read_lines
+from softbeam.data.readers import Example
 from softbeam.data.vocabulary import EOS, Codec
 from softbeam.errors import UserError
 from softbeam.tensors import real_tokens
@@ -122,24 +121,3 @@ def read_out(hypotheses: Hypotheses, row: int, codec: Codec) -> list[Output]:
 def best(outputs: Sequence[Sequence[Output]]) -> list[list[str]]:
     """Return the tokens of the best output of each source."""
     return [ranked[0].tokens for ranked in outputs]
-
-
-def read_inputs(path: str) -> list[str]:
-    """Read the lines to decode from a file (plain or .gz) or from standard input."""
-    return [" ".join(tokens) for tokens in read_lines(path)]
-
-
-def render(
-    lines: Sequence[str], outputs: Sequence[Sequence[Output]], *, style: str, nbest: int
-) -> str:
-    """Print one output on a line; with n-best or as JSONL also its input's number and score."""
-    rows = []
-    for number, (line, ranked) in enumerate(zip(lines, outputs, strict=True)):
-        for rank, output in enumerate(ranked):
-            text = " ".join(output.tokens)
-            if style == "jsonl":
-                row = {"line": number, "rank": rank, "score": output.score}
-                rows.append(json.dumps(row | {"input": line, "output": text}, ensure_ascii=False))
-            else:
-                rows.append(f"{number}\t{output.score:.4f}\t{text}" if nbest > 1 else text)
-    return "".join(row + "\n" for row in rows)

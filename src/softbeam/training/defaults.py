@@ -131,7 +131,7 @@ def with_recorded(config: RunConfig, before: RunConfig) -> RunConfig:
     )
 
 
-def differences(asked: RunConfig, config: RunConfig) -> dict[str, Any]:
+def choices(asked: RunConfig, config: RunConfig) -> dict[str, Any]:
     """Return the settings that were chosen, by flag: those of a run that were auto when asked."""
     chosen: dict[str, Any] = {}
     for name, stage in config.stages:
@@ -150,7 +150,7 @@ def said(asked: RunConfig, config: RunConfig, examples: int, threads: int) -> li
         examples: number of training examples.
         threads: that are used.
     """
-    chosen = differences(asked, config)
+    chosen = choices(asked, config)
     values = ", ".join(f"{name} {value:.4g}" for name, value in chosen.items() if value is not None)
     lines = [f"chosen for {examples:,} examples: {values}"] if chosen else []
     if threads != config.threads:

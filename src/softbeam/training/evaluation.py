@@ -1,7 +1,6 @@
 """Score the outputs of a trained model."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +12,19 @@ from softbeam.data.readers import Example
 from softbeam.search.decoders import forced_scores
 from softbeam.training.decoding import OnBatch, best, decode, ignore
 from softbeam.training.kinds import Kind
-from softbeam.training.searches import Search, name_of
+from softbeam.training.own_search import search_record, search_title
+from softbeam.training.searches import Search
 
 
 class Evaluation(NamedTuple):
-    """Scores of a run on a split, and the outputs they are of."""
+    """Scores of a run on a split, and the outputs they are of.
+
+    `corpus` names the corpus or the files, and `trained` the objective of the run's last stage.
+    """
 
     split: str
+    corpus: str
+    trained: str
     search: Search
     metrics: dict[str, Any]
     outputs: list[list[str]]
@@ -29,10 +34,24 @@ class Evaluation(NamedTuple):
         """Return everything but the outputs as values that JSON can hold."""
         return {
             "split": self.split,
-            "search": {"method": name_of(self.search)} | asdict(self.search),
+            "corpus": self.corpus,
+            "trained": self.trained,
+            "search": search_record(self.search),
             "metrics": self.metrics,
             "sentences": len(self.outputs),
             "seconds": self.seconds,
+        }
+
+    def conditions(self) -> dict[str, str]:
+        """Say in words what was scored and how, for the head of a table."""
+        alpha = getattr(self.search, "alpha", None)
+        return {
+            "split": f"{self.split}, {len(self.outputs):,} sentences",
+            "corpus": self.corpus,
+            "search": search_title(self.search),
+            "scores": "normalized" if self.search.normalize else "raw",
+            "alpha": "none (a hard search)" if alpha is None else f"{alpha:.4g}",
+            "trained": self.trained,
         }
 
 

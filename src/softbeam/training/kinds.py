@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from softbeam._lazy import lazy
 from softbeam.data.readers import Example
-from softbeam.data.tasks import KindName, Task
+from softbeam.data.task import KindName, Task
 
 if TYPE_CHECKING:
     from softbeam.training import metrics, significance

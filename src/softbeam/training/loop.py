@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from softbeam.data.batches import Batches, Encoded, Position, collate
 from softbeam.data.encoding import Codecs, encode
-from softbeam.data.tasks import EXAMPLES, Corpus, InMemory
+from softbeam.data.task import Corpus
+from softbeam.data.tasks import EXAMPLES, InMemory
 from softbeam.errors import Interrupted, NotFinite, UserError
 from softbeam.models.building import TRAINED, build
 from softbeam.runtime import inputs, outputs, ranks
@@ -46,11 +47,19 @@ from softbeam.training.checkpoint import (
     restore_training,
     training_tensors,
 )
-from softbeam.training.config import AUTO, RunConfig, Stage, from_yaml, modules_of, to_yaml
+from softbeam.training.config import (
+    AUTO,
+    RunConfig,
+    Stage,
+    differences,
+    from_yaml,
+    modules_of,
+    to_yaml,
+)
 from softbeam.training.decoding import best, check_lengths, check_width, decode_encoded, longest
 from softbeam.training.defaults import (
     Settled,
-    differences,
+    choices,
     said,
     settled,
     with_chosen,
@@ -173,7 +182,7 @@ def train_once(
         "skipped": end.skipped,
         "baselines": baselines(trainer.kind, corpus.split("train"), trainer.problems),
         "stages": end.ends,
-        "chosen": differences(asked, config),
+        "chosen": choices(asked, config),
     }
     if ranks.first():
         trainer.check_folder()
@@ -221,8 +230,10 @@ def same_run(config: RunConfig, out: Path) -> None:
     """
     before = from_yaml(out / CONFIG)
     free = {name: getattr(config, name) for name in ("skip_nonfinite", "minutes")}
-    if replace(before, **free) != config:
-        raise UserError(f"{out} holds a run with other settings; give another --out to train anew")
+    same = replace(before, **free)
+    if same != config:
+        other = f"{out} holds a run with other settings: {differences(same, config)}"
+        raise UserError(f"{other}; give the same, or another --out to train anew")
     if not ranks.first():
         return
     if before != config:

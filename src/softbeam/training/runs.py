@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 from softbeam.data.batches import Encoded
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
-from softbeam.data.tasks import Corpus
+from softbeam.data.task import Corpus, Pair, checked_pairs
 from softbeam.data.vocabulary import save_codec
 from softbeam.errors import LARGEST_NUMBER, UserError
 from softbeam.models.building import build
@@ -35,15 +35,15 @@ from softbeam.runtime.files import (
 from softbeam.runtime.progress import Progress
 from softbeam.training import baselines
 from softbeam.training.checkpoint import NAME as CHECKPOINT
-from softbeam.training.config import CONFIG, RunConfig, from_yaml, to_yaml
+from softbeam.training.config import CONFIG, METRICS, SUMMARY, RunConfig, from_yaml, to_yaml
 from softbeam.training.decoding import Output, best, decode, decode_encoded
 from softbeam.training.evaluation import Evaluation
 from softbeam.training.kinds import Comparison, Kind, Problems, kind_of
+from softbeam.training.own_search import own_search, training_title
 from softbeam.training.searches import Search
 from softbeam.training.vocabularies import load_codecs
 
-WEIGHTS, METRICS = "model.safetensors", "metrics.jsonl"
-SUMMARY = "summary.json"
+WEIGHTS = "model.safetensors"
 SOURCE, TARGET, ENVIRONMENT = "source.json", "target.json", "environment.json"
 BEGINNING = (
     ENVIRONMENT,
@@ -68,6 +68,8 @@ class Run:
     model: nn.Module
     summary: dict[str, Any]
     folder: Path
+    _given: dict[str, list[Example]] = field(default_factory=dict, repr=False)
+    _titles: dict[str, str] = field(default_factory=dict, repr=False)
     _encoded: dict[str, list[Encoded]] = field(default_factory=dict, repr=False)
 
     @property
@@ -80,9 +82,39 @@ class Run:
         figures = self.summary.get("baselines")  # runs of earlier versions have none
         return baselines.warning(self.kind, self.summary["metrics"], figures) if figures else None
 
+    def with_split(
+        self, split: str, examples: Iterable[Pair], *, title: str = "given examples"
+    ) -> "Run":
+        """Return the run with other examples as one of its splits, to be scored on them.
+
+        Raises UserError if there are none, or if one cannot be of the run's task.
+
+        Args:
+            split: train, dev or test.
+            examples: pairs of source and target.
+            title: where they are from.
+        """
+        given = checked_pairs(split, self.config.data.kind, examples)
+        if not given:
+            raise UserError(f"{split}: there are no examples")
+        titles = self._titles | {split: title}
+        return replace(self, _given=self._given | {split: given}, _titles=titles, _encoded={})
+
     def problems(self, split: str) -> Problems:
         """Return the problems of a split of the run's data, which is read once a process."""
-        return self.kind.problems(self.config.data.load().split(split))
+        given = self._given.get(split)
+        return self.kind.problems(given or self.config.data.load().split(split))
+
+    def own_search(self, name: str | None = None, **settings: Any) -> Search:
+        """Return the search that the run was trained for, with these changes.
+
+            run.decode(lines, run.own_search(k=5, nbest=3))
+
+        Args:
+            name: of another search, such as beam or soft-beam.
+            settings: fields of the search; `k` alone makes a beam search of a greedy one.
+        """
+        return own_search(self.folder, self.config, name, settings)
 
     def encoded(self, split: str) -> list[Encoded]:
         """Return each problem of a split with its first reference, encoded once."""
@@ -103,7 +135,7 @@ class Run:
 
         Args:
             lines: inputs as the task's files have them, or as sequences of tokens.
-            search: what finds the outputs; the search that chose the run's weights if not given.
+            search: what finds the outputs; the run's own if not given (see `own_search`).
             quiet: show no progress.
         """
         read = self.config.data.tokens
@@ -122,15 +154,23 @@ class Run:
             )
 
     def evaluate(
-        self, split: str = "dev", search: Search | None = None, *, quiet: bool = True
+        self,
+        split: str = "dev",
+        search: Search | None = None,
+        *,
+        examples: Iterable[Pair] | None = None,
+        quiet: bool = True,
     ) -> Evaluation:
-        """Decode a split of the run's data and score the outputs.
+        """Decode a split of the run's data, or other examples, and score the outputs.
 
         Args:
             split: train, dev or test.
-            search: what finds the outputs; the search that chose the run's weights if not given.
+            search: what finds the outputs; the run's own if not given (see `own_search`).
+            examples: pairs of source and target to score instead of the split.
             quiet: show no progress.
         """
+        if examples is not None:
+            return self.with_split(split, examples).evaluate(split, search, quiet=quiet)
         search, started = search or self.config.select, time.monotonic()
         sources, references = self.problems(split)
         with Progress(f"decode {split}", len(sources), quiet=quiet) as progress:
@@ -144,7 +184,18 @@ class Run:
                 )
             )
         metrics = self.kind.score(outputs, references, [len(source) for source in sources])
-        return Evaluation(split, search, metrics, outputs, round(time.monotonic() - started, 2))
+        trained = training_title(self.folder, self.config)
+        seconds = round(time.monotonic() - started, 2)
+        return Evaluation(
+            split, self.corpus_title(split), trained, search, metrics, outputs, seconds
+        )
+
+    def corpus_title(self, split: str) -> str:
+        """Name the corpus of the run's data, or the files of the split."""
+        if split in self._given:
+            return self._titles[split]
+        data = self.config.data
+        return data.corpus_name or data.load().origin(split)
 
     def compare(
         self,
@@ -152,6 +203,7 @@ class Run:
         split: str = "dev",
         search: Search | None = None,
         *,
+        other_search: Search | None = None,
         quiet: bool = True,
         evaluation: Evaluation | None = None,
     ) -> Comparison:
@@ -163,6 +215,7 @@ class Run:
             other: the run to compare with.
             split: train, dev or test.
             search: of both runs; each run's own if not given.
+            other_search: of the other run, if that is to be searched in another way.
             quiet: show no progress.
             evaluation: this run's, if it has been evaluated on the split already.
         """
@@ -170,7 +223,7 @@ class Run:
         if evaluation is None:
             evaluation = self.evaluate(split, search, quiet=quiet)
         sources, references = self.problems(split)
-        theirs = best(other.decode(sources, search, quiet=quiet))
+        theirs = best(other.decode(sources, other_search or search, quiet=quiet))
         return self.kind.compare(references, evaluation.outputs, theirs)
 
     def check_kind(self, other: "Run") -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from softbeam.data.encoding import Codecs
-from softbeam.data.tasks import Corpus, Translation
+from softbeam.data.parallel import Translation
+from softbeam.data.task import Corpus
 from softbeam.data.vocabulary import PAD, SOURCE, Spelled, Subwords, Vocabulary, load_codec
 from softbeam.errors import UserError
 from softbeam.training.config import RunConfig

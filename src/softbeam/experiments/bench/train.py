@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from softbeam.data.encoding import Codecs
 from softbeam.data.readers import Example
-from softbeam.data.tasks import Corpus
+from softbeam.data.task import Corpus
 from softbeam.data.vocabulary import SOURCE, Vocabulary
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy

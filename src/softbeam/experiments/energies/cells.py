@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam import exact
+from softbeam.data.pronouncing import phoneme_sequences
 from softbeam.data.synthetic import Palindromes, high_entropy_hmm, low_entropy_hmm
-from softbeam.data.tasks import phoneme_sequences
 from softbeam.errors import UserError
 from softbeam.models.random_field import BiLstmMrf
 from softbeam.objectives.base import Objective

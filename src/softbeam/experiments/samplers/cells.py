@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from softbeam.data.batches import collate
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
-from softbeam.data.tasks import KindName
+from softbeam.data.task import KindName
 from softbeam.errors import UserError
 from softbeam.runtime.cells import Result, key
 from softbeam.runtime.files import write_atomic

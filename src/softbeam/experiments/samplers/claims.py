@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from softbeam.data.tasks import KindName
+from softbeam.data.task import KindName
 from softbeam.experiments.samplers.cells import Sampling, Sums, figures_of
 from softbeam.reports.verdicts import Judged, judged
 from softbeam.runtime.cells import Result

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softbeam.data.tasks import KindName
+from softbeam.data.task import KindName
 from softbeam.errors import UserError
 from softbeam.experiments.order import Order
 from softbeam.experiments.samplers.cells import Sampling, compute, sums_of, weights_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
-from softbeam.data.tasks import Corpus
+from softbeam.data.task import Corpus
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from softbeam.data.tasks import Task
+from softbeam.data.task import Task
 from softbeam.experiments.order import Order
 from softbeam.experiments.search_aware.cells import (
     Training,
