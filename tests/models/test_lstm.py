@@ -94,3 +94,21 @@ def test_tied_embeddings_need_equal_widths():
 def test_fast_soft_beams_equal_the_reference(options, eos):
     source = collate(examples([4, 2, 3])).source
     conformance.fast_soft_beams_equal_the_reference(build(options), source, [4, 2, 3], eos)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_hidden_outputs_are_hidden_in_training_alone(options):
+    """With all of them hidden, other gold outputs give the same scores; decoding sees them."""
+    model = build(options | {"label_dropout": 1.0})
+    batch = collate(examples([5, 5, 5]))
+    decoder, other = model(batch.source), (batch.target + 1) % 7
+    assert not torch.equal(decoder.forced(batch.target), decoder.forced(other))
+    conformance.steps_equal_all_at_once(decoder, batch.target)
+    model.train()
+    torch.testing.assert_close(decoder.forced(batch.target), decoder.forced(other))
+
+
+def test_the_share_of_hidden_outputs():
+    model = build(KINDS[0] | {"label_dropout": 0.3}).train()
+    shown = model.remembered(torch.zeros(200, 50, dtype=torch.long)).abs().sum(-1) > 0
+    assert 0.68 < shown.double().mean() < 0.72

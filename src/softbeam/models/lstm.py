@@ -187,9 +187,11 @@ class Seq2Seq(nn.Module):
         dropout: float = 0.0,
         tied: bool = False,
         characters: int = 0,
+        label_dropout: float = 0.0,
         alphabet: int | None = None,
     ):
         super().__init__()
+        self.label_dropout = label_dropout
         label = label_embedding or embedding
         spelling = CharacterCnn(need_alphabet(alphabet), characters) if characters else None
         self.encoder = (
@@ -225,6 +227,14 @@ class Seq2Seq(nn.Module):
 
     def forward(self, source: Int[Tensor, "batch source_time *pieces"]) -> "LstmDecoder":
         return LstmDecoder(self, self.encoder(source, self.dropout))
+
+    def remembered(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time emb"]:
+        """Embed gold outputs as the next step sees them: some are hidden while training."""
+        emb = self.embed(target)
+        if not (self.training and self.label_dropout):
+            return emb
+        kept = torch.rand(target.shape, device=target.device) >= self.label_dropout
+        return emb * kept[:, :, None]
 
 
 @torch.no_grad()
@@ -288,7 +298,7 @@ class LstmDecoder:
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
         """Score every step given the gold prefix; the output layer runs once."""
         state, bos = self.start()
-        emb = torch.cat([bos[:, None], self.model.embed(target[:, :-1])], 1)
+        emb = torch.cat([bos[:, None], self.model.remembered(target[:, :-1])], 1)
         if self.model.fused:
             return self.model.output(self.whole(emb, state[0]))
         hidden = []

@@ -37,7 +37,11 @@ class Model(ABC):
 
     specials: ClassVar[tuple[str, ...]] = TARGET  # of the target's vocabulary
     left_to_right: ClassVar[bool] = True  # a decoder; else a masked language model
-    usual_lr: ClassVar[float] = 1e-3  # the learning rate of a first stage that does not say its own
+
+    @property
+    def usual_lr(self) -> float:
+        """The learning rate of a first stage that does not say its own."""
+        return 1e-3
 
     @abstractmethod
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module": ...
@@ -88,9 +92,10 @@ class Lstm(Model):
             embedding; 0 for embeddings alone.
         vectors: a file of word vectors (word2vec, GloVe or fastText as text, plain or .gz) that the
             input embeddings begin with and take their width from.
+        label_dropout: share of the gold outputs that the next step does not see in training; a
+            decoder that leans on them less goes on better after errors of its own.
     """
 
-    usual_lr: ClassVar[float] = 2e-3
     encoder: Literal["uni", "bi"] = "bi"
     attention: Literal["fixed", "bahdanau"] = "fixed"
     embedding: int = 128
@@ -101,6 +106,7 @@ class Lstm(Model):
     tied: bool = False
     characters: int = field(default=0, metadata={"added": True})
     vectors: str | None = field(default=None, metadata={"added": True})
+    label_dropout: float = field(default=0.0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         for name in ("embedding", "label_embedding", "hidden"):
@@ -108,10 +114,15 @@ class Lstm(Model):
         check_range("layers", self.layers, least=1, most=DEEPEST)
         check_range("characters", self.characters, least=0, most=WIDEST)
         check_range("dropout", self.dropout, least=0, below=1)
+        check_range("label_dropout", self.label_dropout, least=0, most=1)
         labels = self.label_embedding or self.embedding
         if self.tied and self.attention == "fixed" and self.hidden != labels:
             limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
             raise UserError(f"tied true: {limit}")
+
+    @property
+    def usual_lr(self) -> float:
+        return 4e-3 if self.attention == "fixed" else 2e-3
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
         return self.sized(source_vocab, target_vocab)

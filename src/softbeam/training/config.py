@@ -366,22 +366,6 @@ def to_json(config: RunConfig) -> str:
     return json.dumps(settings_of(config, whole=False), sort_keys=True, ensure_ascii=False)
 
 
-def identity(config: RunConfig) -> str:
-    """Print a run as earlier versions did, if it uses no setting that they did not have.
-
-    Cells of reproduced tables are named by it, and keep their names when settings are added.
-    """
-    settings = json.loads(to_json(config))
-    chosen = [settings[name]["init_args"] for name in ("data", "model", "select")]
-    for part in (settings, settings["pretrain"], settings["finetune"], *chosen):
-        for name in [name for name, value in LATER.items() if part.get(name, ()) == value]:
-            del part[name]
-    return json.dumps(settings, sort_keys=True, ensure_ascii=False)
-
-
-LATER = {"minutes": None, "score_every": 1}  # what versions without these settings did
-
-
 def to_yaml(config: RunConfig) -> str:
     """Print the whole resolved run; `from_yaml` gives an equal value back."""
     return dump_settings(settings_of(config))

@@ -31,7 +31,7 @@ class Usual(NamedTuple):
     Args:
         updates: at most.
         passes: over the data, at least, also if they take more updates.
-        patience: updates without a better dev score.
+        patience: updates without a better dev score; `updates` if the time is limited.
         batches: that an epoch is to be cut into, as far as the sizes of batches allow.
         smallest: padded tokens of a batch, at least.
         largest: and at most.
@@ -45,8 +45,8 @@ class Usual(NamedTuple):
     largest: int
 
 
-TAGGING = Usual(updates=3000, passes=3, patience=600, batches=100, smallest=200, largest=1000)
-TEXTS = Usual(updates=5000, passes=3, patience=1000, batches=200, smallest=500, largest=2000)
+TAGGING = Usual(updates=1500, passes=3, patience=500, batches=100, smallest=200, largest=1000)
+TEXTS = Usual(updates=2400, passes=2, patience=800, batches=200, smallest=500, largest=1500)
 SECOND = 3  # a second stage has this share of the updates, and of the learning rate
 FEWEST_SCORES = 3  # of dev within the patience
 DEV_SHARE = 2.0  # tokens to train on, at least, for each token of dev that is decoded
@@ -95,14 +95,14 @@ def chosen(
     score_every = max(1, math.ceil(DEV_SHARE * decoded / total)) if stage.epochs == AUTO else 1
     if stage.score_every != AUTO:
         score_every = stage.score_every
-    patience = max(math.ceil(usual.patience / updates), FEWEST_SCORES * score_every)
+    waited = usual.updates if timed else usual.patience
+    patience = max(math.ceil(waited / updates), FEWEST_SCORES * score_every)
     epochs = MOST_EPOCHS if timed else max(math.ceil(usual.updates / updates), usual.passes)
-    planned = stage.epochs != AUTO or stage.schedule != "constant"  # to the last epoch
     values: dict[str, Any] = {
         "epochs": epochs,
         "lr": lr,
         "tokens": tokens,
-        "patience": None if planned else patience,
+        "patience": patience if stage.epochs == AUTO else None,
         "score_every": score_every,
     }
     return replace(stage, **{k: v for k, v in values.items() if getattr(stage, k) == AUTO})

@@ -22,6 +22,8 @@ from softbeam.objectives.masked import UniformMasking
 from softbeam.training.config import RunConfig, Stage
 from softbeam.training.searches import Beam, MaskPredict
 
+SECOND = Stage(schedule="linear")  # sizes are chosen from the data
+FIRST = replace(SECOND, objective=CrossEntropy())
 CHARACTERS = 64  # width of what taggers read from the characters of a word
 
 
@@ -29,7 +31,9 @@ def tagging() -> RunConfig:
     """Tag your own column files (CoNLL): --data.train FILE --data.dev FILE."""
     return RunConfig(
         data=Tagging(),
-        model=Lstm(dropout=0.3, characters=CHARACTERS),
+        model=Lstm(dropout=0.3, characters=CHARACTERS, label_dropout=0.5),
+        pretrain=FIRST,
+        finetune=SECOND,
     )
 
 
@@ -37,7 +41,9 @@ def ccg() -> RunConfig:
     """CCG supertagging on the open treebank ccg-ewt (thesis 5.4.1, smaller)."""
     return RunConfig(
         data=Supertags(max_length=60),
-        model=Lstm(encoder="bi", dropout=0.3, characters=CHARACTERS),
+        model=Lstm(encoder="bi", dropout=0.3, characters=CHARACTERS, label_dropout=0.5),
+        pretrain=FIRST,
+        finetune=SECOND,
         select=Beam(k=3),  # 2018, Sec. 3: "beam size ... was set to 3"
     )
 
@@ -52,7 +58,10 @@ def ner() -> RunConfig:
             embedding=64,
             dropout=0.3,
             characters=CHARACTERS,
+            label_dropout=0.5,
         ),
+        pretrain=FIRST,
+        finetune=SECOND,
     )
 
 
@@ -97,8 +106,8 @@ def translation() -> RunConfig:
             dropout=0.3,
             tied=True,
         ),
-        pretrain=Stage(objective=CrossEntropy(smoothing=0.1), schedule="linear"),
-        finetune=Stage(schedule="linear"),
+        pretrain=replace(FIRST, objective=CrossEntropy(smoothing=0.1)),
+        finetune=SECOND,
     )
 
 

@@ -8,11 +8,12 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from softbeam.experiments.identities import identity
 from softbeam.experiments.order import Order
 from softbeam.experiments.search_aware.runs import PLAIN
 from softbeam.models.specs import Cmlm
 from softbeam.runtime.cells import Result
-from softbeam.training.config import RunConfig, identity
+from softbeam.training.config import RunConfig
 from softbeam.training.loop import train
 from softbeam.training.recipes import masked_g2p
 

@@ -15,10 +15,11 @@ from typing import Any
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.task import Corpus
+from softbeam.experiments.identities import identity
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text
-from softbeam.training.config import RunConfig, identity
+from softbeam.training.config import RunConfig
 from softbeam.training.evaluation import evaluate_outputs, log_z
 from softbeam.training.kinds import Kind, kind_of
 from softbeam.training.many import train
