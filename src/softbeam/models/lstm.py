@@ -187,11 +187,11 @@ class Seq2Seq(nn.Module):
         dropout: float = 0.0,
         tied: bool = False,
         characters: int = 0,
-        label_dropout: float = 0.0,
+        label_noise: float = 0.0,
         alphabet: int | None = None,
     ):
         super().__init__()
-        self.label_dropout = label_dropout
+        self.label_noise = label_noise
         label = label_embedding or embedding
         spelling = CharacterCnn(need_alphabet(alphabet), characters) if characters else None
         self.encoder = (
@@ -229,12 +229,12 @@ class Seq2Seq(nn.Module):
         return LstmDecoder(self, self.encoder(source, self.dropout))
 
     def remembered(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time emb"]:
-        """Embed gold outputs as the next step sees them: some are hidden while training."""
-        emb = self.embed(target)
-        if not (self.training and self.label_dropout):
-            return emb
-        kept = torch.rand(target.shape, device=target.device) >= self.label_dropout
-        return emb * kept[:, :, None]
+        """Embed gold outputs as the next step sees them: while training, some are other ones."""
+        if self.training and self.label_noise and target.numel():
+            others = torch.randint(target.numel(), target.shape, device=target.device)
+            noisy = torch.rand(target.shape, device=target.device) < self.label_noise
+            target = torch.where(noisy, target.flatten()[others], target)
+        return self.embed(target)
 
 
 @torch.no_grad()

@@ -92,8 +92,8 @@ class Lstm(Model):
             embedding; 0 for embeddings alone.
         vectors: a file of word vectors (word2vec, GloVe or fastText as text, plain or .gz) that the
             input embeddings begin with and take their width from.
-        label_dropout: share of the gold outputs that the next step does not see in training; a
-            decoder that leans on them less goes on better after errors of its own.
+        label_noise: share of gold outputs in place of which the next step sees other ones of the
+            batch, in training; a decoder that trusts them less recovers from its own errors.
     """
 
     encoder: Literal["uni", "bi"] = "bi"
@@ -106,7 +106,7 @@ class Lstm(Model):
     tied: bool = False
     characters: int = field(default=0, metadata={"added": True})
     vectors: str | None = field(default=None, metadata={"added": True})
-    label_dropout: float = field(default=0.0, metadata={"added": True})
+    label_noise: float = field(default=0.0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         for name in ("embedding", "label_embedding", "hidden"):
@@ -114,7 +114,7 @@ class Lstm(Model):
         check_range("layers", self.layers, least=1, most=DEEPEST)
         check_range("characters", self.characters, least=0, most=WIDEST)
         check_range("dropout", self.dropout, least=0, below=1)
-        check_range("label_dropout", self.label_dropout, least=0, most=1)
+        check_range("label_noise", self.label_noise, least=0, most=1)
         labels = self.label_embedding or self.embedding
         if self.tied and self.attention == "fixed" and self.hidden != labels:
             limit = f"hidden {self.hidden} must be as wide as the output embeddings, {labels}"
