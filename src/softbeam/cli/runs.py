@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     import torch
 
     from softbeam.reports import analysis, analysis_charts, charts
-    from softbeam.training import input_forms as forms, runs
+    from softbeam.training import baselines, input_forms as forms, runs
 else:
     torch = lazy("torch")
     analysis = lazy("softbeam.reports.analysis")
     analysis_charts = lazy("softbeam.reports.analysis_charts")
     charts = lazy("softbeam.reports.charts")
+    baselines = lazy("softbeam.training.baselines")
     forms, runs = lazy("softbeam.training.input_forms"), lazy("softbeam.training.runs")
 
 ANALYSIS = "analysis.json"
@@ -174,6 +175,11 @@ def evaluate(words: list[str]) -> int:
     show_figures(evaluation.conditions())
     show_figures(evaluation.metrics)
     record = {"run": parsed.run} | evaluation.record()
+    if figures := run.baselines(split):
+        record["baselines"] = figures
+        print(baselines.as_text(split, figures))
+        if warning := baselines.warning(run.kind, evaluation.metrics, figures):
+            print(warning, file=sys.stderr)
     if other is not None:
         comparison = run.compare(
             other, split, other_search=theirs, quiet=parsed.quiet, evaluation=evaluation

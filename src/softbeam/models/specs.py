@@ -230,6 +230,8 @@ class HfEncoder(Model):
         hidden: width of each LSTM direction and of the decoder.
         layers: LSTM layers of the decoder.
         dropout: on the states of words, between layers, and before the output layer.
+        label_noise: share of gold outputs in place of which the next step sees other ones of the
+            batch, in training.
     """
 
     name: str = ""
@@ -242,6 +244,7 @@ class HfEncoder(Model):
     hidden: int = 128
     layers: int = 1
     dropout: float = 0.3
+    label_noise: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("label_embedding", "hidden"):
@@ -249,6 +252,7 @@ class HfEncoder(Model):
         check_range("layers", self.layers, least=1, most=DEEPEST)
         check_range("lstm_layers", self.lstm_layers, least=0, most=DEEPEST)
         check_range("dropout", self.dropout, least=0, below=1)
+        check_range("label_noise", self.label_noise, least=0, most=1)
         check_range("lr", self.lr, above=0)
 
     def build(self, source_vocab: int, target_vocab: int) -> "nn.Module":
@@ -266,7 +270,7 @@ class HfEncoder(Model):
             layers=self.lstm_layers,
             **{name: getattr(self, name) for name in own},
         )
-        shared = ("attention", "label_embedding", "hidden", "layers", "dropout")
+        shared = ("attention", "label_embedding", "hidden", "layers", "dropout", "label_noise")
         knobs = {name: getattr(self, name) for name in shared}
         return Seq2Seq(len(codecs.source), len(codecs.target), encoder=encoder, **knobs)
 

@@ -100,6 +100,14 @@ class Run:
         titles = self._titles | {split: title}
         return replace(self, _given=self._given | {split: given}, _titles=titles, _encoded={})
 
+    def baselines(self, split: str) -> dict[str, float]:
+        """Score on a split what counting in the training split gives; empty if that is gone."""
+        try:
+            train = self.config.data.load().split("train")
+        except UserError:
+            return {}
+        return baselines.baselines(self.kind, train, self.problems(split))
+
     def problems(self, split: str) -> Problems:
         """Return the problems of a split of the run's data, which is read once a process."""
         given = self._given.get(split)
