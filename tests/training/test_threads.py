@@ -108,9 +108,8 @@ def test_a_given_number_is_taken(config, used, tmp_path, monkeypatch):
     assert used == [2]
 
 
-def test_the_trial_is_recorded_and_a_run_that_goes_on_takes_it(
-    config, used, tmp_path, monkeypatch, capsys
-):
+def test_the_trial_is_recorded_and_a_run_that_goes_on_takes_it(config, used, tmp_path, monkeypatch):
+    """To the same bits, which another number would not give."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(loop, "faster", lambda *_, **__: 7)
     out = tmp_path / "run"
@@ -118,13 +117,9 @@ def test_the_trial_is_recorded_and_a_run_that_goes_on_takes_it(
     assert from_yaml(out / "config.yaml").threads == 7
     (out / "summary.json").unlink()
     monkeypatch.setattr(loop, "faster", lambda *_, **__: pytest.fail("a second trial"))
-    train(config, out, resume=True)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    (out / "summary.json").unlink()
-    assert "note" not in capsys.readouterr().err
-    train(config, out, resume=True)
-    assert used == [7, 7, 2]
-    assert "note: the run began with 7 threads and goes on with 2" in capsys.readouterr().err
+    assert train(config, out, resume=True)["chosen"]["threads"] == 7
+    assert used == [7, 7]
 
 
 def test_a_trial_changes_no_weight_and_no_random_number(config, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ Budgets and patience are counted in updates: an epoch of 300 sentences has 20 of
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -141,19 +141,7 @@ def choices(asked: RunConfig, config: RunConfig) -> dict[str, Any]:
     return chosen | ({"threads": config.threads} if asked.threads == AUTO else {})
 
 
-def said(asked: RunConfig, config: RunConfig, examples: int, threads: int) -> list[str]:
-    """Say on one line what was chosen, and on another if threads are not those of the record.
-
-    Args:
-        asked: the run without any choices.
-        config: the run with them.
-        examples: number of training examples.
-        threads: that are used.
-    """
-    chosen = choices(asked, config)
+def as_text(chosen: Mapping[str, Any], examples: int) -> str:
+    """Say on one line what was chosen for a number of training examples."""
     values = ", ".join(f"{name} {value:.4g}" for name, value in chosen.items() if value is not None)
-    lines = [f"chosen for {examples:,} examples: {values}"] if chosen else []
-    if threads != config.threads:
-        counts = f"the run began with {config.threads} threads and goes on with {threads}"
-        lines.append(f"note: {counts}, as OMP_NUM_THREADS says; weights may differ slightly")
-    return lines
+    return f"chosen for {examples:,} examples: {values}"

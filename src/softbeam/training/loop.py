@@ -59,8 +59,8 @@ from softbeam.training.config import (
 from softbeam.training.decoding import best, check_lengths, check_width, decode_encoded, longest
 from softbeam.training.defaults import (
     Settled,
+    as_text,
     choices,
-    said,
     settled,
     with_chosen,
     with_recorded,
@@ -80,6 +80,7 @@ from softbeam.training.runs import (
     METRICS,
     SUMMARY,
     WEIGHTS,
+    choices_of,
     files_read,
     load_run,
     load_weights,
@@ -167,9 +168,12 @@ def train_once(
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)
-    config = trainer.choose(config, asked)
+    config = trainer.choose(config)
     if ranks.first() and not resume:
-        write_start(out, config, codecs, corpus)
+        chosen = choices(asked, config)
+        write_start(out, config, codecs, corpus, chosen)
+        if chosen and not quiet:
+            print(as_text(chosen, len(trainer.examples)), file=sys.stderr, flush=True)
     ranks.wait()
     best, end = trainer.run(accept=accept)
     summary = {
@@ -182,7 +186,7 @@ def train_once(
         "skipped": end.skipped,
         "baselines": baselines(trainer.kind, corpus.split("train"), trainer.problems),
         "stages": end.ends,
-        "chosen": choices(asked, config),
+        "chosen": ranks.from_first(choices_of(out)),
     }
     if ranks.first():
         trainer.check_folder()
@@ -311,25 +315,19 @@ class Trainer:
         self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
         self.started, self.scoring = time.monotonic(), 0.0  # and seconds that a score on dev takes
 
-    def choose(self, config: RunConfig, asked: RunConfig) -> RunConfig:
-        """Choose what the run leaves to the data and the machine; returns it as it is written.
+    def choose(self, config: RunConfig) -> RunConfig:
+        """Choose what a run leaves to the data and the machine; returns it as it is written.
 
         Args:
-            config: the run without the models of its objectives, and with recorded choices.
-            asked: the run without any choices.
+            config: the run without the models of its objectives.
         """
         config = with_chosen(config, self.examples, self.dev)
         self.config = with_recorded(self.config, config)
-        environment = from_environment() if asked.threads == AUTO else None
         if config.threads == AUTO:
-            config = replace(config, threads=environment or self.tried_threads())
-        self.config = with_recorded(self.config, config)
-        threads = environment or config.threads
-        assert threads != AUTO
-        torch.set_num_threads(threads)
-        if not self.quiet:
-            for line in said(asked, config, len(self.examples), threads):
-                print(line, file=sys.stderr, flush=True)
+            config = replace(config, threads=from_environment() or self.tried_threads())
+            self.config = with_recorded(self.config, config)
+        assert config.threads != AUTO
+        torch.set_num_threads(config.threads)
         return config
 
     def tried_threads(self) -> int:

@@ -3,10 +3,11 @@
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -290,22 +291,43 @@ def own_files(out: Path) -> dict[str, Path]:
     return {name: out / name for name in (WEIGHTS, SOURCE, TARGET)}
 
 
-def write_start(out: Path, config: RunConfig, codecs: Codecs, corpus: Corpus) -> None:
-    """Everything that is known of a run before its first update.
+def write_start(
+    out: Path,
+    config: RunConfig,
+    codecs: Codecs,
+    corpus: Corpus,
+    chosen: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write everything that is known of a run before its first update.
 
     The configuration comes last, so that a folder with one is whole.
+
+    Args:
+        out: the run's folder.
+        config: its settings.
+        codecs: its vocabularies.
+        corpus: its data.
+        chosen: settings that were chosen from the data or on the machine, by flag.
     """
     remove(*(out / left for left in (CONFIG, SUMMARY, CHECKPOINT, WEIGHTS, inputs.NAME)))
     remove_parts(out)
     sizes = {name: len(split) for name, split in corpus.splits.items()}
     facts = environment() | {"folder": working_folder()}
-    facts |= {"files": corpus.described, "examples": sizes}
+    facts |= {"files": corpus.described, "examples": sizes, "chosen": dict(chosen)}
     write_text(out / ENVIRONMENT, json.dumps(facts, indent=1) + "\n")
     write_text(out / METRICS, "")
     save_codec(codecs.source, out / SOURCE)
     save_codec(codecs.target, out / TARGET)
     inputs.record(out, files_read(config, corpus) | own_files(out))
     write_text(out / CONFIG, to_yaml(config))
+
+
+def choices_of(out: Path) -> dict[str, Any]:
+    """Return the settings of a run that were chosen when it began; none if no file says so."""
+    path = out / ENVIRONMENT
+    facts = read_object(path, "a run's environment") if path.is_file() else {}
+    chosen: dict[str, Any] = facts.get("chosen", {})
+    return chosen
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
