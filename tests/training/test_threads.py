@@ -69,6 +69,7 @@ def test_one_core_needs_no_trial():
 def test_the_environment(monkeypatch, value, number):
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert threads.from_environment() == number
+    assert threads.checked_threads(None) == (number or 1) and threads.checked_threads(2) == 2
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert threads.from_environment() is None
     assert 1 <= threads.cores() <= (os.cpu_count() or 1)

@@ -165,6 +165,12 @@ def add_fields(command: Parser, settings: type, *, skip: Container[str] = ()) ->
         command.add_argument(flag, type=f.type, default=f.default, help=text)
 
 
+def threads_argument(command: Any) -> None:
+    """Add the number of threads of a command that decodes."""
+    text = "processor threads; OMP_NUM_THREADS if not given, or 1"
+    command.add_argument("--threads", type=int | None, default=None, help=text)
+
+
 def overwrite_argument(command: Any) -> None:
     """Add the flag that lets a command replace what exists."""
     text = "replace an output that exists, once the new one is complete"

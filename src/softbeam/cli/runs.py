@@ -17,16 +17,18 @@ from softbeam.cli.parser import (
     overwrite_argument,
     parser,
     say_json,
+    threads_argument,
 )
 from softbeam.data.task import Task
 from softbeam.data.tasks import Tagging
-from softbeam.errors import WIDEST_BEAM, UserError, check_range, check_threads
+from softbeam.errors import WIDEST_BEAM, UserError, check_range
 from softbeam.runtime.files import write_text
 from softbeam.runtime.outputs import folder, new_file
 from softbeam.runtime.text_tables import aligned
 from softbeam.training.config import CONFIG, from_yaml
 from softbeam.training.own_search import own_search, scores_title, search_record, search_title
 from softbeam.training.searches import FLAGS, SEARCHES, Beam, Search
+from softbeam.training.threads import checked_threads
 
 if TYPE_CHECKING:
     import torch
@@ -229,13 +231,13 @@ def analyze(words: list[str]) -> int:
     )
     command.add_argument("--out", type=str, default="runs/analysis", help="folder for the figures")
     overwrite_argument(command)
-    command.add_argument("--threads", type=int, default=1, help="processor threads")
+    threads_argument(command)
     command.add_argument("--quiet", action="store_true", help="no progress")
     command.add_argument("--json", action="store_true", help="everything as a last line of JSON")
     parsed = command.parse_args(as_lists(words, ("--beams",)))
     for beam in parsed.beams or [0]:
         check_range("--beams", beam, least=1, most=WIDEST_BEAM)
-    check_threads(parsed.threads)
+    parsed.threads = checked_threads(parsed.threads)
     check_range("--limit", parsed.limit, least=1)
     out, analyzed = Path(parsed.out), [Path(run) for run in parsed.runs]
     charts.require_charts(out)
@@ -282,7 +284,7 @@ def search_arguments(command: Parser) -> None:
         only = f" ({', '.join(kinds)})" if len(kinds) < len(SEARCHES) else ""
         kind: Any = next(f.type for f in fields(first) if f.name == name)
         command.add_argument(f"--{flag}", type=kind | None, default=None, help=text + only)
-    command.add_argument("--threads", type=int, default=1, help="processor threads")
+    threads_argument(command)
     command.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -295,7 +297,7 @@ def search_flags() -> dict[str, str]:
 def parse_search(command: Parser, words: list[str]) -> tuple[Any, Search]:
     """Parse the arguments; what they leave open of the search is as the run was trained."""
     parsed = command.parse_args(words)
-    check_threads(parsed.threads)
+    parsed.threads = checked_threads(parsed.threads)
     config = from_yaml(Path(parsed.run) / CONFIG)
     return parsed, own_search(Path(parsed.run), config, parsed.search, search_settings(parsed))
 

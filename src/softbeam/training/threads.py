@@ -3,10 +3,15 @@
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
+from softbeam._lazy import lazy
+from softbeam.errors import MOST_THREADS, check_threads
 
-from softbeam.errors import MOST_THREADS
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy("torch")
 
 VARIABLE = "OMP_NUM_THREADS"
 LONGEST = 2.0  # seconds of a trial
@@ -22,6 +27,13 @@ def from_environment() -> int | None:
     return int(first) if usable else None
 
 
+def checked_threads(given: int | None) -> int:
+    """Return the number that was given, or OMP_NUM_THREADS, or 1; raises UserError if too large."""
+    threads = given if given is not None else from_environment() or 1
+    check_threads(threads)
+    return threads
+
+
 def cores() -> int:
     """Return the number of processor cores that this process may use."""
     usable = getattr(os, "sched_getaffinity", None)  # not on every system
@@ -34,7 +46,7 @@ def faster(
     rows: int,
     most: int,
     clock: Callable[[], float] = time.monotonic,
-    set_threads: Callable[[int], object] = torch.set_num_threads,
+    set_threads: Callable[[int], object] | None = None,
 ) -> int:
     """Try a step with one thread and with `most`, in turn, and return the better number.
 
@@ -46,13 +58,14 @@ def faster(
         rows: of the whole batch.
         most: number of threads to try beside one.
         clock: of seconds.
-        set_threads: sets the number of threads.
+        set_threads: sets the number of threads, by default of torch.
     """
     if most == 1:
         return 1
+    choose = set_threads or torch.set_num_threads
 
     def timed(threads: int, rows: int) -> float:
-        set_threads(threads)
+        choose(threads)
         began = clock()
         step(rows)
         return clock() - began
