@@ -17,7 +17,7 @@ from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Moment
 from softbeam.search.decoders import LocallyNormalized, fed_scores
 from softbeam.search.hard import beam_search
-from softbeam.search.soft.beam import REFERENCE, Form
+from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.tensors import mix
 from softbeam.training.config import RunConfig, Stage

@@ -1,5 +1,7 @@
 """Search-aware objectives: limits, bounds, padding, schedules, and what they log."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,6 +14,9 @@ from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge, gold_score
 from softbeam.schedules import Constant, InverseSigmoid, Linear, Moment
 from softbeam.search.decoders import LocallyNormalized, forced_scores
+from softbeam.search.soft.form import Form
+from softbeam.training.config import Stage, from_text, to_json, to_yaml
+from softbeam.training.recipes import tagging
 from support.objective_toys import EOS, Fixed, batch_of, build, call, rows_of, toy_batch
 from support.toys import ToyDecoder, plain_beam, score
 
@@ -242,3 +247,28 @@ def test_the_penalty_beside_a_soft_beam_is_that_of_the_self_normalized_objective
     penalty = call(SelfNormalized(penalty=1.0), model, batch).total - gold
     torch.testing.assert_close(both.total, plain.total + 0.5 * gold + 0.2 * penalty)
     assert penalty > 0 and "log_z_mean" in both.log
+
+
+@pytest.mark.parametrize("finish", [False, True])
+@pytest.mark.parametrize("k", [1, 3])
+def test_gold_on_beam_is_the_share_of_targets_that_a_plain_beam_finds(k, finish):
+    batch = batch_of([1, 2, 3, 2, 1, 2], seed=4)
+    model = build(attention="bahdanau")
+    objective = DirectLoss(k=k, finish=finish, diagnose_every=1, extra=1 if finish else 0)
+    found = []
+    for row, length in enumerate(batch.ends.lengths.tolist()):
+        alone = rows_of(batch, [row], length)
+        gold, time = tuple(alone.target[0].tolist()), length + (1 if finish else 0)
+        paths = plain_beam(model(alone.source), k, time, eos=EOS if finish else None)
+        found.append(gold in [path for _, path in paths])
+    log = call(objective, model, batch).log
+    assert log["gold_on_beam"] == pytest.approx(sum(found) / len(found))
+    assert 0 < sum(found) or k == 1
+
+
+def test_a_form_is_a_setting_of_a_run():
+    form = Form(checkpoint=True, detach_threshold=True)
+    config = replace(tagging(), finetune=Stage(objective=DirectLoss(k=2, form=form), epochs=1))
+    assert from_text(to_yaml(config)) == config
+    plain = replace(config, finetune=Stage(objective=DirectLoss(k=2), epochs=1))
+    assert "form" in to_json(config) and "form" not in to_json(plain), "as identities of before"

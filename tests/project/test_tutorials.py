@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from softbeam.cli import main
+from support.pages import run_python
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 FENCE = re.compile(r"^```(\S+)(?: \w+)?\n(?::caption: (\S+)\n\n)?(.*?)^```$", re.M | re.S)
@@ -129,6 +130,16 @@ def test_sampling(real, tmp_path, monkeypatch):
     again = run(f"softbeam score --mlm sapiens-vh --text {lowest}").output
     assert float(again.split()[0]) > mouse + 2 * changed  # each change cost 2
     assert len(ran) >= 10
+
+
+@pytest.mark.slow
+def test_train_from_python(tmp_path, monkeypatch):
+    """Three programs of less than 25 lines each, which print what the page shows."""
+    monkeypatch.chdir(tmp_path)
+    programs = [block.text for block in blocks("python.md") if block.kind == "python"]
+    assert len(programs) == 3
+    assert all(sum(map(bool, text.splitlines())) < 25 for text in programs)
+    assert run_python(TUTORIALS / "python.md")[1] == 3
 
 
 def test_a_wrong_page_is_seen(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from torch import nn
 from softbeam.errors import NotFinite
 from softbeam.search.decoders import Forbidding, LocallyNormalized, Wrapped
 from softbeam.search.hard import ancestral_sample, beam_search, greedy, live_beam_search
-from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.decode import soft_beam_decode
+from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam_loss, soft_beam_max
 from softbeam.search.tracked import tracked_beam
 from support.toys import ToyDecoder

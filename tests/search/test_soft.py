@@ -6,8 +6,8 @@ import torch
 from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.hard import hard_beam_max
 from softbeam.search.soft import loop, step as search_soft_step
-from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.decode import soft_beam_decode
+from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import (
     beam_widths,
     expected_cost,

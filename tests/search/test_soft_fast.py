@@ -8,7 +8,7 @@ import torch
 from softbeam.experiments.bench import soft_beam as bench
 from softbeam.search.decoders import LocallyNormalized
 from softbeam.search.relaxations import soft_topk
-from softbeam.search.soft.beam import REFERENCE, Form
+from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.fused import SharedTable, SoftSums, blocked_topk
 from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
 from softbeam.types import ReadoutDecoder

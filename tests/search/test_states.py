@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from softbeam.search.hard import beam_search
-from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.decode import soft_beam_decode
+from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam_loss
 from softbeam.tensors import gather, mix
 from support.toys import ToyDecoder

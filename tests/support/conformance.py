@@ -11,8 +11,8 @@ from softbeam.objectives.losses.feedback import hard_argmax, mixed_scores
 from softbeam.schedules import Moment
 from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.hard import beam_search, greedy
-from softbeam.search.soft.beam import FAST, REFERENCE, Form
 from softbeam.search.soft.decode import soft_beam_decode
+from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, soft_beam, soft_beam_loss
 from softbeam.tensors import gather, map_state, mix
 from softbeam.types import Batch, Decoder, FusedDecoder, State

@@ -39,6 +39,45 @@ def test_a_tagger_is_trained_on_lists_and_decodes(tagger):
     assert outputs[0][0].tokens == ["D", "N"] and outputs[0][0].score > outputs[0][1].score
 
 
+class Dataset:
+    """A class of the user's own: no list, and iterated by its numbers alone."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def __getitem__(self, number):
+        words, tags = self.pairs[number]
+        return tuple(words), iter(tags)
+
+
+@pytest.mark.parametrize("form", ["generator", "dataset"])
+def test_any_iterable_of_pairs_trains_the_same_and_is_not_needed_later(tagger, tmp_path, form):
+    examples = (pair for pair in EXAMPLES) if form == "generator" else Dataset(EXAMPLES)
+    run = train("tagging", tmp_path / "run", examples=examples, test=iter(EXAMPLES[:3]), **SMALL)
+    same = load_file(tmp_path / "run" / "model.safetensors")
+    assert_close(same, load_file(tagger.folder / "model.safetensors"), rtol=0, atol=0)
+    assert len(run.evaluate("test").outputs) == 3
+    text = "".join(p.read_text() for p in run.folder.glob("*.*") if p.suffix in (".yaml", ".json"))
+    assert "Dataset" not in text and __name__ not in text
+    assert load_run(tmp_path / "run").decode(["the cat runs"])[0][0].tokens == ["D", "N", "V"]
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ({"words": ["a"], "tags": ["D"]}, r"expected a pair \(words, tags\) .* of type dict"),
+        ("a D", "found a value of type str"),
+        ((["a"], ["D"], ["x"]), "found 3 values"),
+        (7, "found a value of type int"),
+        ((["a"], [3]), "3 is a token of type int; tokens are strings"),
+        ((["a"], 3), "'3' is of type int, not a text or a list"),
+    ],
+)
+def test_an_example_that_is_no_pair_is_named(tmp_path, example, said):
+    with pytest.raises(UserError, match=f"train example 2: .*{said}"):
+        train("tagging", tmp_path / "run", examples=[EXAMPLES[0], example], **SMALL)
+
+
 def test_a_run_evaluates_itself_as_it_was_selected(tagger):
     evaluation = tagger.evaluate()
     assert evaluation.metrics == tagger.summary["metrics"] and evaluation.search == Greedy()

@@ -11,15 +11,18 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from softbeam.errors import UserError
+from softbeam.objectives.hard_beam import BeamCrf
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.risk import MinimumRisk
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
-from softbeam.schedules import Constant
+from softbeam.schedules import Constant, Moment
+from softbeam.search import Form
 from softbeam.training.huggingface import (
     SearchAwareTrainer,
     adapted,
     as_batch,
+    padded as padded_batch,
     search_aware_loss,
     through,
 )
@@ -274,7 +277,155 @@ def test_labels_within_a_prompt_are_refused():
         search_aware_loss(model, inputs, CrossEntropy())
 
 
-def test_two_kinds_of_smoothing_are_refused(tmp_path):
+@pytest.mark.slow
+def test_label_smoothing_is_that_of_the_ordinary_trainer(tmp_path):
+    knobs = {"label_smoothing_factor": 0.2, "optim": "sgd", "max_steps": 3, "save_steps": 3}
+    ours = trained(tmp_path / "a", bart, CrossEntropy(), **knobs).model.state_dict()
+    model = made(bart)
+    examples = [
+        e | {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(e["labels"][None])[0]}
+        for e in pairs(model)
+    ]  # the ordinary one takes the labels from the model
+    Seq2SeqTrainer(model, arguments(tmp_path / "b", **knobs), train_dataset=examples).train()
+    plain = trained(tmp_path / "c", bart, CrossEntropy(), **knobs | {"label_smoothing_factor": 0})
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(ours[name], expected, atol=1e-6, rtol=0)
+    other = plain.model.state_dict()
+    assert any((other[name] - ours[name]).abs().max() > 1e-5 for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        (BeamCrf(), "BeamCrf has no smoothing; set label_smoothing_factor to 0"),
+        (DirectLoss(), "smooths only the cross-entropy added to it; give cross_entropy=1.0"),
+        (CrossEntropy(smoothing=0.3), "CrossEntropy has smoothing=0.3; give one of the two"),
+    ],
+)
+def test_smoothing_without_effect_is_refused(tmp_path, objective, said):
     args = arguments(tmp_path, label_smoothing_factor=0.1)
-    with pytest.raises(UserError, match="label_smoothing_factor"):
-        SearchAwareTrainer(made(bart), args, objective=CrossEntropy())
+    with pytest.raises(UserError, match=f"label_smoothing_factor=0.1: .*{said}"):
+        SearchAwareTrainer(made(bart), args, objective=objective)
+    both = SearchAwareTrainer(made(bart), args, objective=DirectLoss(cross_entropy=1.0))
+    assert both.objective.smoothing == 0.1
+
+
+# Examples of unequal lengths
+
+
+def unequal(model) -> list[dict]:
+    """As a tokenizer numbers texts; also a column of text, which is no input of the model."""
+    end = model.config.eos_token_id
+    sources = [[3, 4, 5, end], [6, end], [7, 8, 9, 10, 3, end]]
+    targets = [[7, 3, end], [9, 8, 7, 6, end], [4, end]]
+    if not model.config.is_encoder_decoder:
+        rows = [s[:-1] + t for s, t in zip(sources, targets, strict=True)]
+        masked = [[-100] * (len(s) - 1) + t for s, t in zip(sources, targets, strict=True)]
+        sources, targets = rows, masked
+    return [
+        {"input_ids": s, "labels": t, "text": "a b"} for s, t in zip(sources, targets, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("make", [marian, t5, gpt2], ids=lambda f: f.__name__)
+def test_a_padded_batch_is_its_examples_one_by_one(make):
+    model = made(make).double()
+    examples = unequal(model)
+    batch = padded_batch(examples, pad=adapted(model).pad_id)
+    assert set(batch) == {"input_ids", "labels", "attention_mask"}
+    for objective in (CrossEntropy(), DirectLoss(k=2)):
+        alone = [
+            search_aware_loss(model, padded_batch([e], pad=0), objective).total for e in examples
+        ]
+        together = search_aware_loss(model, batch, objective).total
+        torch.testing.assert_close(together, torch.stack(alone).sum())
+    masked = [e | {"attention_mask": [1] * len(e["input_ids"])} for e in examples]
+    assert padded_batch(masked, pad=1)["attention_mask"].equal(batch["attention_mask"])
+
+
+@pytest.mark.slow
+def test_the_trainer_pads_logs_and_evaluates_the_objective_if_asked(tmp_path):
+    model = made(bart)
+    knobs = {"max_steps": 2, "save_steps": 2, "remove_unused_columns": False}
+    trainer = SearchAwareTrainer(
+        model,
+        arguments(tmp_path, **knobs),
+        train_dataset=unequal(model),
+        eval_dataset=unequal(model),
+        objective=DirectLoss(k=2, alpha=Constant(value=2.0)),
+        eval_objective=True,
+    )
+    trainer.train()
+    line = next(line for line in trainer.state.log_history if "loss" in line)
+    names = {"alpha", "beam_entropy", "beam_overlap", "gold_on_beam"}
+    assert {f"objective_{name}" for name in names} <= line.keys()
+    assert 0 <= line["objective_gold_on_beam"] <= 1
+    batch = padded_batch(unequal(model), pad=1)
+    loss = search_aware_loss(model.eval(), batch, trainer.objective)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(
+        (loss.total / loss.size).item(), rel=1e-4
+    )
+    trainer.eval_objective = False
+    own = model(**batch).loss.item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(own, rel=1e-4)
+
+
+def test_a_collator_that_is_given_is_used(tmp_path):
+    collate = pytest.importorskip("transformers").default_data_collator
+    trainer = SearchAwareTrainer(
+        made(bart), arguments(tmp_path), data_collator=collate, objective=CrossEntropy()
+    )
+    assert trainer.data_collator is collate
+
+
+# Less memory
+
+
+def gradients_and_memory(make, objective, *, recompute: bool) -> tuple[list, int]:
+    """The gradients of an objective, and how many numbers are kept for the backward pass."""
+    model, sizes = made(make).double().train(), []
+    if recompute:
+        model.gradient_checkpointing_enable()
+    batch = padded_batch(unequal(model), pad=adapted(model).pad_id)
+
+    def pack(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = search_aware_loss(model, batch, objective, now=Moment(5, 5))
+    loss.total.backward()
+    assert model.is_gradient_checkpointing == recompute
+    return [p.grad for p in model.parameters() if p.grad is not None], sum(sizes)
+
+
+@pytest.mark.parametrize("make", [t5, gpt2], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "objective",
+    [CrossEntropy(), DirectLoss(k=2), BeamCrf(k=2), ALWAYS],
+    ids=lambda o: type(o).__name__,
+)
+def test_gradient_checkpointing_changes_no_gradient(make, objective):
+    plain, kept = gradients_and_memory(make, objective, recompute=False)
+    again, fewer = gradients_and_memory(make, objective, recompute=True)
+    torch.testing.assert_close(again, plain)
+    assert fewer < kept
+
+
+def test_an_objective_takes_the_form_of_its_beam():
+    plain, kept = gradients_and_memory(marian, DirectLoss(k=2), recompute=False)
+    form = Form(checkpoint=True)
+    again, fewer = gradients_and_memory(marian, DirectLoss(k=2, form=form), recompute=False)
+    torch.testing.assert_close(again, plain)
+    assert fewer < kept / 2
+
+
+@pytest.mark.slow
+def test_the_trainers_gradient_checkpointing_trains_the_same(tmp_path):
+    knobs = {"optim": "sgd", "max_steps": 2, "save_steps": 2}
+    runs = [
+        trained(tmp_path / str(on), bart, DirectLoss(k=2), gradient_checkpointing=on, **knobs)
+        for on in (False, True)
+    ]
+    for name, expected in runs[0].model.state_dict().items():
+        torch.testing.assert_close(runs[1].model.state_dict()[name], expected)

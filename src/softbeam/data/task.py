@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from softbeam.data import readers
+from softbeam.data.pairs import sides_of
 from softbeam.data.readers import BadLines, Example
 from softbeam.errors import UserError, check_range
 
@@ -191,12 +192,13 @@ def need(value: str | None, option: str) -> str:
 def checked_pairs(split: str, kind: KindName, pairs: Iterable[Pair]) -> list[Example]:
     """Split the sides of pairs into tokens.
 
-    Raises UserError if an example has no source, or a tagging example not one label a token.
+    Raises UserError if an example is not a pair, has no source, or for tagging not one label a
+    token.
     """
     examples = []
-    for number, (source, target) in enumerate(pairs, 1):
-        sides = [s.split() if isinstance(s, str) else list(s) for s in (source, target)]
-        check_pair(f"{split} example {number}", kind, *sides)
+    for number, pair in enumerate(pairs, 1):
+        sides = sides_of(what := f"{split} example {number}", pair)
+        check_pair(what, kind, *sides)
         examples.append(Example(*map(tuple, sides)))
     return examples
 

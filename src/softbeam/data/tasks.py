@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -174,15 +174,16 @@ class InMemory(Task):
 
     @classmethod
     def of(
-        cls, folder: Path, kind: KindName, train: Iterable[Pair], dev: Iterable[Pair] | None = None
+        cls, folder: Path, kind: KindName, splits: Mapping[str, Iterable[Pair] | None]
     ) -> tuple["InMemory", str]:
         """Make the task of examples, and the text of the file that is to hold them.
 
-        Raises UserError if an example has no source, or a tagging example not one label a token.
+        Raises UserError if an example is not a pair, has no source, or for tagging not one label a
+        token.
         """
         lines = []
-        for split, pairs in (("train", train), ("dev", dev or ())):
-            for source, target in checked_pairs(split, kind, pairs):
+        for split, pairs in splits.items():
+            for source, target in checked_pairs(split, kind, pairs or ()):
                 row = {"split": split, "source": source, "target": target}
                 lines.append(json.dumps(row, ensure_ascii=False) + "\n")
         text = "".join(lines)

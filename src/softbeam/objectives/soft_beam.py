@@ -1,7 +1,7 @@
 """Objectives on the relaxed beam: the direct loss and the hinges (Goyal et al. 2018)."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
@@ -9,8 +9,10 @@ from softbeam.errors import WIDEST_BEAM, check_range
 from softbeam.objectives.base import Log, SearchObjective, check_beam
 from softbeam.objectives.costs import Cost, Hamming
 from softbeam.schedules import Exponential, Moment, Schedule, check_alpha
+from softbeam.search.soft.form import FAST, Form
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor, nn
 
     from softbeam import tensors
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from softbeam.search.soft import beam as soft, loop
     from softbeam.types import Batch, Decoder
 else:
-    tensors = lazy("softbeam.tensors")
+    torch, tensors = lazy("torch"), lazy("softbeam.tensors")
     decoders, hard = lazy("softbeam.search.decoders"), lazy("softbeam.search.hard")
     soft, loop = lazy("softbeam.search.soft.beam"), lazy("softbeam.search.soft.loop")
 
@@ -39,6 +41,7 @@ class SoftBeamObjective(SearchObjective):
         candidates: number of best cells of each beam row that enter the relaxation, where that is
             exact to a tolerance; all of them if not given.
         diagnose_every: updates between diagnostics of the beam.
+        form: how a step of the beam is computed.
     """
 
     k: int = 3
@@ -50,6 +53,7 @@ class SoftBeamObjective(SearchObjective):
     log_z_penalty: float = 0.0
     candidates: int | None = None
     diagnose_every: int = 50
+    form: Form = field(default=FAST, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +83,8 @@ class SoftBeamObjective(SearchObjective):
     ) -> "tuple[soft.SoftBeam, Log]":
         """The soft beam over the targets' positions with their costs, and its diagnostics."""
         longer = self.searched(batch)
-        watch = (now.update + 1) % self.diagnose_every == 0  # the update that is logged
+        watch = self.watched(now)
+        pool = self.form.candidates if self.candidates is None else self.candidates
         vocab = decoder.embedding.shape[0]
         costs, expected = self.cost(longer, vocab), (*longer.target.shape, vocab)
         if costs.shape != expected:
@@ -92,12 +97,15 @@ class SoftBeamObjective(SearchObjective):
             lengths=longer.ends.lengths,
             eos=longer.ends.eos,
             cost_scale=cost_scale,
-            form=soft.Form(candidates=self.candidates, diagnostics=watch),
+            form=replace(self.form, candidates=pool, diagnostics=watch or self.form.diagnostics),
         )
-        if beam.diagnostics is None:
-            return beam, {}
-        means = beam.diagnostics._asdict().items()
-        return beam, {f"beam_{name}": value.mean().item() for name, value in means}
+        log = {"gold_on_beam": gold_on_beam(decoder, longer, self.k)} if watch else {}
+        means = beam.diagnostics._asdict().items() if beam.diagnostics is not None else ()
+        return beam, log | {f"beam_{name}": value.mean().item() for name, value in means}
+
+    def watched(self, now: Moment) -> bool:
+        """Say whether the beam of this update is diagnosed: those that are logged."""
+        return (now.update + 1) % self.diagnose_every == 0
 
     def final(self, now: Moment) -> float:
         """The inverse temperature of the choice among the final beam."""
@@ -161,6 +169,17 @@ class HardHinge(Hinge):
             eos=longer.ends.eos,
         )
         return s_max, {}
+
+
+def gold_on_beam(decoder: "Decoder", batch: "Batch", k: int) -> float:
+    """The share of sentences whose gold output is on the final beam of a hard search."""
+    lengths, eos = batch.ends
+    with torch.no_grad():
+        outputs = hard.beam_search(decoder, k=k, lengths=lengths, eos=eos, nbest=k)
+    real = tensors.length_mask(lengths, outputs.tokens.shape[-1])
+    gold = batch.target[:, : real.shape[1]].masked_fill(~real, 0)
+    same = (outputs.tokens == gold[:, None]).all(-1).any(-1)
+    return float(same.float().mean())
 
 
 def gold_score(decoder: "Decoder", batch: "Batch") -> "Tensor":

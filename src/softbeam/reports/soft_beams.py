@@ -15,7 +15,8 @@ from softbeam.data.readers import Example
 from softbeam.data.vocabulary import Codec
 from softbeam.errors import UserError
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.search.soft.beam import REFERENCE, Relaxation
+from softbeam.search.soft.beam import Relaxation
+from softbeam.search.soft.form import REFERENCE
 from softbeam.search.soft.loop import soft_beams
 from softbeam.training.runs import Run, load_run
 from softbeam.types import Decoder

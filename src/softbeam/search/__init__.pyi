@@ -15,11 +15,11 @@ from .relaxations import (
     soft_topk as soft_topk,
 )
 from .soft.beam import (
-    Form as Form,
     Relaxation as Relaxation,
     SoftBeam as SoftBeam,
 )
 from .soft.decode import soft_beam_decode as soft_beam_decode
+from .soft.form import Form as Form
 from .soft.loop import (
     soft_beam as soft_beam,
     soft_beam_loss as soft_beam_loss,

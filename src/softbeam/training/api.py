@@ -1,7 +1,7 @@
 """Train a run by one call: from a recipe or a configuration, on files or on lists in memory."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ def train(
     quiet: bool = False,
     examples: Iterable[Pair] | None = None,
     dev: Iterable[Pair] | None = None,
+    test: Iterable[Pair] | None = None,
     workers: Workers = ALONE,
     **overrides: Any,
 ) -> Run:
@@ -55,10 +56,13 @@ def train(
         overwrite: replace a run in the folder as soon as the new one is complete.
         accept_changed_inputs: resume also if data or start weights have changed since.
         quiet: show no progress.
-        examples: pairs of source and target instead of the recipe's data; each side is a sequence
-            of tokens, or a text of tokens with spaces between. The folder of the run keeps them.
+        examples: pairs of words and tags, or of source and target, instead of the recipe's data:
+            a list, a generator, a dataset or any other iterable. Each side is a sequence of tokens,
+            or a text of tokens with spaces between. The folder of the run keeps them, so that it
+            works without the program that made them.
         dev: pairs for the choice of the best weights; without them a tenth of the examples is held
             out, and of very few none.
+        test: pairs for `Run.evaluate("test")`.
         workers: processes that train the restarts.
         overrides: other fields of the configuration, such as `model` or `select`.
     """
@@ -77,14 +81,15 @@ def train(
         config = replace(config, finetune=replace(config.finetune, objective=objective))
         if isinstance(recipe, str) and "select" not in overrides:
             config = replace(config, select=fitting(config.select, objective))
-    if examples is None and dev is not None:
-        raise TypeError("dev is for examples in memory; give examples too")
+    if examples is None and (dev is not None or test is not None):
+        raise TypeError("dev and test are for examples in memory; give examples too")
     with ExitStack() as stack:
         folder = out
         if examples is not None:
+            splits = {"train": examples, "dev": dev, "test": test}
             opened = run_folder(out, runs_read(config).values(), resume=resume, overwrite=overwrite)
             folder = stack.enter_context(opened)
-            config = with_examples(config, folder, examples, dev)
+            config = with_examples(config, folder, splits)
         check(config)
         many.train(
             config,
@@ -104,13 +109,13 @@ def train(
 
 
 def with_examples(
-    config: RunConfig, folder: Path, examples: Iterable[Pair], dev: Iterable[Pair] | None
+    config: RunConfig, folder: Path, splits: Mapping[str, Iterable[Pair] | None]
 ) -> RunConfig:
     """Write examples to the folder of their run, and return the configuration that reads them.
 
     Raises UserError if the folder holds a run on other examples.
     """
-    data, text = InMemory.of(folder, config.data.kind, examples, dev)
+    data, text = InMemory.of(folder, config.data.kind, splits)
     with allowing(modules_of(config)):
         before = from_yaml(folder / CONFIG).data if (folder / CONFIG).is_file() else data
     if before != data:

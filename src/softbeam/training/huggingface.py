@@ -4,18 +4,22 @@ Any of `softbeam.objectives` trains any encoder-decoder or causal language model
 an ordinary one: its checkpoints can be used without softbeam.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Seq2SeqTrainer
 
 from softbeam.errors import UserError
 from softbeam.models.huggingface.causal import HfCausalLM
 from softbeam.models.huggingface.decoder import HfModel
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
-from softbeam.objectives.base import Objective
+from softbeam.objectives.base import Objective, SearchObjective
+from softbeam.objectives.soft_beam import SoftBeamObjective
 from softbeam.schedules import Moment
 from softbeam.tensors import flushed_denormals, length_mask
 from softbeam.types import Batch, Loss
@@ -103,25 +107,87 @@ def packed(tokens: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mask, tokens.gather(1, order)[:, : mask.shape[1]], 0), lengths
 
 
+def padded(examples: Sequence[Mapping[str, Any]], *, pad: int) -> dict[str, Tensor]:
+    """Make a batch of examples of unequal lengths: padding on the right, labels ignored there.
+
+    Args:
+        examples: rows of numbers by name, such as `input_ids` and `labels`; anything else, such as
+            the text itself, is left out. Without an `attention_mask`, all tokens count.
+        pad: the number of the padding token.
+    """
+    fill = {"input_ids": pad, "decoder_input_ids": pad, "labels": IGNORED}
+    rows = [numbers_of(example) for example in examples]
+    for row in rows:
+        if "input_ids" in row:
+            row.setdefault("attention_mask", torch.ones_like(row["input_ids"]))
+    names = [name for name in rows[0] if all(name in row for row in rows)]
+    return {
+        name: pad_sequence(
+            [r[name] for r in rows], batch_first=True, padding_value=fill.get(name, 0)
+        )
+        for name in names
+    }
+
+
+def numbers_of(example: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The rows of whole numbers of an example, as tensors."""
+    tensors = {}
+    for name, value in example.items():
+        if isinstance(value, Tensor) or (value and isinstance(value[0], int)):
+            tensors[name] = torch.as_tensor(value)
+    return tensors
+
+
+def smoothed(objective: Objective, factor: float) -> Objective:
+    """Give an objective the label smoothing of `TrainingArguments`.
+
+    Raises UserError if the objective has no cross-entropy to smooth, or another smoothing.
+    """
+    own = getattr(objective, "smoothing", None)
+    name = f"label_smoothing_factor={factor}: {type(objective).__name__}"
+    if own is None or "smoothing" not in {f.name for f in fields(objective)}:
+        raise UserError(f"{name} has no smoothing; set label_smoothing_factor to 0")
+    if isinstance(objective, SearchObjective) and not objective.cross_entropy:
+        raise UserError(
+            f"{name} smooths only the cross-entropy added to it; give cross_entropy=1.0"
+        )
+    if own not in (0.0, factor):
+        raise UserError(f"{name} has smoothing={own}; give one of the two")
+    return replace(objective, smoothing=factor)  # type: ignore[call-arg]
+
+
 class SearchAwareTrainer(Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that minimizes a softbeam objective instead of the model's own loss.
 
     Evaluation reports the model's own loss (cross-entropy), so that runs with other objectives can
     be compared, and decodes with `predict_with_generate` as usual. Random choices depend on the
-    seed and the step alone: a resumed run repeats them.
+    seed and the step alone: a resumed run repeats them. Without a `data_collator`, examples of
+    unequal lengths are padded. The numbers that an objective logs, such as `objective_alpha`,
+    `objective_beam_entropy` and `objective_gold_on_beam`, are in `state.log_history` and go to the
+    trackers of `report_to`.
 
     Args:
         objective: what training minimizes; its schedules follow the trainer's epoch and step.
-        args: all of `Seq2SeqTrainer`'s.
+        eval_objective: report the objective as `eval_loss` instead of the model's own loss.
+        args: all of `Seq2SeqTrainer`'s. `label_smoothing_factor` smooths the cross-entropy of the
+            objective, and `gradient_checkpointing` computes the decoder's steps twice.
     """
 
-    def __init__(self, *args: Any, objective: Objective, **named: Any):
+    def __init__(
+        self, *args: Any, objective: Objective, eval_objective: bool = False, **named: Any
+    ):
         super().__init__(*args, **named)
-        if self.args.label_smoothing_factor:
-            raise UserError("label_smoothing_factor: give the objective its own smoothing")
         if self.args.n_gpu > 1:
             raise UserError(f"{self.args.n_gpu} GPUs in one process: start one process for each")
-        self.objective: Objective = objective
+        if len(args) < 3 and named.get("data_collator") is None:
+            pad: Any = getattr(self.processing_class, "pad_token_id", None)
+            pad = adapted(self.model).pad_id if pad is None else pad
+            self.data_collator = partial(padded, pad=pad)
+        if self.args.label_smoothing_factor:
+            objective = smoothed(objective, self.args.label_smoothing_factor)
+            self.label_smoother: Any = None  # the objective smooths; eval_loss is without
+        self.objective: Objective = logged_with(objective, self.args)
+        self.eval_objective = eval_objective
         self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
         self.seen: dict[str, float] = {}  # the objective's numbers for the log
         self.drawn: dict[int, int] = {}  # number of generators given out in the last step
@@ -143,19 +209,33 @@ class SearchAwareTrainer(Seq2SeqTrainer):
             outputs = model(**inputs)
             return (outputs.loss, outputs) if return_outputs else outputs.loss
         inner = self.accelerator.unwrap_model(model)
-        now = Moment(int(self.state.epoch or 0), self.state.global_step)
-
-        eos = getattr(self.processing_class, "eos_token_id", None)
 
         def mean_loss() -> Tensor:
-            loss = search_aware_loss(
-                inner, inputs, self.objective, now=now, rng=self.next_rng(), eos=eos
-            )
-            self.seen = dict(loss.log)
+            loss = self.loss_of(inner, inputs, self.next_rng())
+            self.seen |= loss.log
             return loss.total / (num_items_in_batch or loss.size)
 
         ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         return through(model, inner, mean_loss) * ranks
+
+    def loss_of(self, model: nn.Module, inputs: Mapping[str, Tensor], rng: Generator) -> Loss:
+        """The objective on a batch, at the present epoch and step."""
+        now = Moment(int(self.state.epoch or 0), self.state.global_step)
+        eos = getattr(self.processing_class, "eos_token_id", None)
+        return search_aware_loss(model, inputs, self.objective, now=now, rng=rng, eos=eos)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **named: Any
+    ) -> Any:
+        """Evaluate a batch as `Seq2SeqTrainer` does; the loss is the objective's if asked for."""
+        loss, *others = super().prediction_step(model, inputs, *args, **named)
+        if self.eval_objective and "labels" in inputs:
+            batch = self._prepare_inputs(inputs)
+            rng = Generator(self.args.device).manual_seed(self.args.seed)
+            with torch.no_grad():
+                ours = self.loss_of(self.accelerator.unwrap_model(model), batch, rng)
+            return ours.total / ours.size, *others
+        return loss, *others
 
     def next_rng(self) -> Generator:
         """A generator for this batch of this step."""
@@ -167,8 +247,20 @@ class SearchAwareTrainer(Seq2SeqTrainer):
 
     def log(self, logs: dict[str, float], *args: Any, **named: Any) -> None:
         """Log the trainer's numbers with those of the objective."""
-        more = {f"objective_{name}": value for name, value in self.seen.items()}
-        super().log(logs | more if "loss" in logs else logs, *args, **named)
+        more: dict[str, float] = {}
+        if "loss" in logs:
+            more, self.seen = {f"objective_{name}": v for name, v in self.seen.items()}, {}
+        super().log(logs | more, *args, **named)
+
+
+def logged_with(objective: Objective, args: Any) -> Objective:
+    """Let the beam be diagnosed at the steps that are logged, unless the objective says when."""
+    every = int(args.logging_steps) if args.logging_steps >= 1 else 0
+    if isinstance(objective, SoftBeamObjective) and every:
+        default = SoftBeamObjective.diagnose_every
+        if objective.diagnose_every == default:
+            return replace(objective, diagnose_every=every)
+    return objective
 
 
 def through(wrapper: nn.Module, module: nn.Module, function: Callable[[], Tensor]) -> Tensor:

@@ -405,8 +405,9 @@ class Trainer:
         beside = outputs.free_name(self.out, "rescued")
         config = self.config
         if isinstance(config.data, InMemory):
-            splits = [[(e.source, e.target) for e in s] for s in self.corpus.splits.values()]
-            data, text = InMemory.of(beside, config.data.kind, *splits)
+            splits = self.corpus.splits.items()
+            pairs = {name: [(e.source, e.target) for e in split] for name, split in splits}
+            data, text = InMemory.of(beside, config.data.kind, pairs)
             config = replace(config, data=data)
             write_text(beside / EXAMPLES, text)
         write_start(beside, config, self.codecs, self.corpus)

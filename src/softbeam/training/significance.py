@@ -86,7 +86,7 @@ def sentence_gaps(
 
 
 def sentence_interval(
-    scores: Sequence[Any], *, samples: int = 400, statistic: Callable[[Any], float] = mean
+    scores: Sequence[Any], *, samples: int = 200, statistic: Callable[[Any], float] = mean
 ) -> tuple[float, float]:
     """Compute the 95 % interval of one system's figure over sentences drawn with replacement.
 

@@ -19,7 +19,7 @@ from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.models.layers import TransformerShape
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.search.decoders import LocallyNormalized, forced_scores
-from softbeam.search.soft.beam import FAST, REFERENCE, Form
+from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, soft_beam
 from softbeam.tensors import flushed_denormals
 from softbeam.types import Decoder

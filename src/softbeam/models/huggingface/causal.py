@@ -64,7 +64,8 @@ class HfCausalDecoder(HfDecoder):
             )
         ids = adapter.renumbered(source)
         every = torch.ones_like(ids)  # no token sees the padding after it
-        outputs = adapter.model.base_model(input_ids=ids, attention_mask=every, use_cache=True)
+        with adapter.cached():
+            outputs = adapter.model.base_model(input_ids=ids, attention_mask=every, use_cache=True)
         whole = as_state(outputs.past_key_values)
         before = tuple((key[:, :, :-1], value[:, :, :-1]) for key, value in whole)
         place = torch.arange(source.shape[1] - 1, device=source.device)

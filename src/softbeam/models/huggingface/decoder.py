@@ -1,11 +1,14 @@
 """Shared parts of adapters of Hugging Face decoders: token numbers, and caches as tensors."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -15,26 +18,39 @@ from softbeam.tensors import map_state
 State = tuple[tuple[Tensor, Tensor], ...]  # keys and values of each layer: rows heads time each
 
 
+CHECKPOINTING = "gradient_checkpointing"  # the attribute of modules
+
+
 class HfModel(nn.Module):
     """A Hugging Face model, renumbered so that padding is 0; `model` itself is unchanged.
 
     The rest of softbeam takes 0 for padding. So 0 and `pad_id` change places in sources, targets,
     embeddings and scores; all other tokens keep their numbers. `renumbered` converts both ways.
+
+    Gradient checkpointing of the model works: each step of the decoder is computed again in the
+    backward pass. The model's own form of it, layer by layer, keeps no cache to decode with.
     """
 
     order: Tensor
 
     def __init__(self, model: Any, pad_id: int):
         super().__init__()
-        if model.is_gradient_checkpointing:
-            raise UserError(
-                "gradient checkpointing keeps no cache for decoding: call "
-                "gradient_checkpointing_disable(), and use Form(checkpoint=True)"
-            )
         self.model, self.pad_id = model, pad_id
         order = torch.arange(self.tokens.num_embeddings)
         order[[0, pad_id]] = order[[pad_id, 0]]
         self.register_buffer("order", order.to(self.tokens.weight.device), persistent=False)
+
+    @contextmanager
+    def cached(self) -> Iterator[None]:
+        """Turn off the model's own gradient checkpointing in a block, as it keeps no cache."""
+        layers: list[Any] = [m for m in self.modules() if getattr(m, CHECKPOINTING, False)]
+        for layer in layers:
+            setattr(layer, CHECKPOINTING, False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                setattr(layer, CHECKPOINTING, True)
 
     @property
     def tokens(self) -> nn.Embedding:
@@ -103,7 +119,7 @@ class HfDecoder(ABC):
     def step(
         self, state: State, emb: Float[Tensor, "rows emb"]
     ) -> tuple[Float[Tensor, "rows vocab"], State]:
-        scores, state = self.extend(state, emb[:, None])
+        scores, state = self.extended(state, emb[:, None])
         return self.adapter.in_order(scores[:, 0]), state
 
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
@@ -112,7 +128,24 @@ class HfDecoder(ABC):
 
     def fed(self, emb: Float[Tensor, "batch time emb"]) -> Float[Tensor, "batch time vocab"]:
         """Score every step given these input embeddings, in one call."""
-        return self.adapter.in_order(self.extend(self.empty, emb)[0])
+        return self.adapter.in_order(self.extended(self.empty, emb)[0])
+
+    def extended(
+        self, state: State, emb: Float[Tensor, "rows time emb"]
+    ) -> tuple[Float[Tensor, "rows time vocab"], State]:
+        """Call `extend`; with gradient checkpointing, keep nothing of it but what it returns."""
+        if not self.adapter.model.is_gradient_checkpointing:
+            return self.extend(state, emb)
+
+        def extend(state: State, emb: Tensor) -> tuple[Tensor, State]:
+            with self.adapter.cached():
+                return self.extend(state, emb)
+
+        if not torch.is_grad_enabled():
+            return extend(state, emb)
+        self.widened(len(emb))  # is computed once, and so not inside
+        scores, after = checkpoint(extend, state, emb, use_reentrant=False)
+        return scores, after
 
     @abstractmethod
     def extend(

@@ -56,12 +56,13 @@ class HfSeq2SeqDecoder(HfDecoder):
         encoder = adapter.model.get_encoder()
         encoded = encoder(input_ids=adapter.renumbered(source), attention_mask=real.long())
         first = adapter.embedding()[adapter.start_id].expand(len(source), -1)
-        tried = adapter.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.last_hidden_state),
-            attention_mask=real.long(),
-            decoder_inputs_embeds=first[:, None],
-            use_cache=True,
-        ).past_key_values
+        with adapter.cached():
+            tried = adapter.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoded.last_hidden_state),
+                attention_mask=real.long(),
+                decoder_inputs_embeds=first[:, None],
+                use_cache=True,
+            ).past_key_values
         cross = as_state(tried.cross_attention_cache)
         self._sources = Sources(encoded.last_hidden_state, real, cross)
         super().__init__(adapter, first, as_state(tried.self_attention_cache, first=1))

@@ -1,7 +1,6 @@
-"""The soft beam between two steps, and the settings of a step."""
+"""The soft beam between two steps."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from softbeam.errors import NotFinite
 from softbeam.search.decoders import checked_scores
+from softbeam.search.soft.form import FAST, Form
 from softbeam.types import State
 
 
@@ -32,33 +32,6 @@ class Diagnostics(NamedTuple):
     entropy: Float[Tensor, " batch"]  # of p_i, in nats
     overlap: Float[Tensor, " batch"]  # sum of min(p_i, p_j) over cells, mean over pairs i < j
     dropped: Float[Tensor, " batch"]  # largest bound on the mass a candidate pool left out
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """How a soft-beam step is computed; by default dense and exact, with p recomputed backward.
-
-    With `candidates`, whether a pool suffices is decided for a whole batch at every step, so
-    a sentence alone and in a batch agrees to `tolerance` (in the other forms, to rounding).
-    """
-
-    reference: bool = False  # plain autograd of Algorithm 3: the oracle
-    candidates: int | None = None  # only the N best cells of each beam row enter the relaxation
-    tolerance: float = 1e-6  # ... where they provably hold all but this much mass; else dense
-    score: Literal["soft", "hard"] = "soft"  # line 13, or the threshold m_i itself
-    detach_threshold: bool = False  # no gradient through m_i
-    checkpoint: bool = False  # keep only the beam between steps; compute each step twice
-    diagnostics: bool = False  # fill SoftBeam.diagnostics
-
-    def __post_init__(self) -> None:
-        if self.candidates is not None and self.candidates < 1:
-            raise ValueError(f"candidates={self.candidates} is below 1")
-        if self.score not in ("soft", "hard"):
-            raise ValueError(f"score={self.score!r} is neither 'soft' nor 'hard'")
-
-
-FAST = Form()
-REFERENCE = Form(reference=True)
 
 
 class Relaxation(NamedTuple):

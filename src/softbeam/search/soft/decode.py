@@ -9,7 +9,8 @@ from torch.nn.functional import pad
 
 from softbeam.search.decoders import PAD
 from softbeam.search.hard import follow_backpointers
-from softbeam.search.soft.beam import REFERENCE, Relaxation, SoftBeam
+from softbeam.search.soft.beam import Relaxation, SoftBeam
+from softbeam.search.soft.form import REFERENCE
 from softbeam.search.soft.loop import soft_beams
 from softbeam.search.tracked import token_scores
 from softbeam.tensors import length_mask, output_lengths

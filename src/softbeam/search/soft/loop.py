@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from softbeam.search.decoders import check_alpha, check_search
 from softbeam.search.relaxations import peaked_softmax
-from softbeam.search.soft.beam import FAST, Diagnostics, Form, Relaxation, SoftBeam, lowest
+from softbeam.search.soft.beam import Diagnostics, Relaxation, SoftBeam, lowest
 from softbeam.search.soft.fast import Shared, fast_step
+from softbeam.search.soft.form import FAST, Form
 from softbeam.search.soft.step import soft_beam_step, soft_beam_step_eos
 from softbeam.tensors import length_mask
 from softbeam.types import Decoder

@@ -7,7 +7,8 @@ from torch.nn.functional import pad
 
 from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import soft_topk, weighted_soft_indices, weighted_top_values
-from softbeam.search.soft.beam import REFERENCE, Form, SoftBeam, within_reach
+from softbeam.search.soft.beam import SoftBeam, within_reach
+from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.tensors import mix
 from softbeam.types import Decoder
 
