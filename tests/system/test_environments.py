@@ -139,11 +139,17 @@ def write_dictionary(folder: Path) -> Path:
     return folder
 
 
+SMALL_DEMO = """
+from pathlib import Path
+from softbeam.experiments.demo import Size, demo
+demo(Path("demo"), size=Size(words=60, tokens=400, epochs=1, chains=20, sweeps=15), quiet=False)
+"""
+
+
 @pytest.mark.slow
 def test_the_demo_needs_no_network(tmp_path):
     data = write_dictionary(tmp_path / "data")
-    words = ["-m", "softbeam", "demo", "--quick", "--words", "60", "--out", "demo"]
-    done = fenced(words, tmp_path, SOFTBEAM_DATA=str(data))
+    done = fenced(["-c", SMALL_DEMO], tmp_path, SOFTBEAM_DATA=str(data))
     assert done.returncode == 0, done.stderr
     assert "Metropolis-Hastings" in done.stdout and (tmp_path / "demo" / "report.html").is_file()
     assert not (tmp_path / "network").exists(), (tmp_path / "network").read_text()
