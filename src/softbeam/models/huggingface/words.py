@@ -24,7 +24,7 @@ from softbeam.models.huggingface.masked import longest, quiet
 from softbeam.models.lstm import Encoded, encoded_by, lstm_layers
 from softbeam.runtime.files import LARGEST_TENSORS, check_input
 from softbeam.runtime.memory import memory
-from softbeam.tensors import length_mask, real_tokens
+from softbeam.tensors import length_mask, real_tokens, with_pieces
 
 Sentence = tuple[tuple[int, ...], ...]  # the pieces of each word
 KEPT = 0.25  # share of the memory for the outputs of a frozen encoder
@@ -113,7 +113,7 @@ class HfWordEncoder(nn.Module):
         self, source: Int[Tensor, "batch source_time *pieces"], dropout: nn.Dropout
     ) -> Encoded:
         mask = real_tokens(source)
-        source = source if source.dim() == 3 else source[:, :, None]  # of no sentence at all
+        source = with_pieces(source)
         sentences = [
             tuple(tuple(piece - 1 for piece in word if piece) for word in row if word[0])
             for row in source.tolist()
@@ -132,6 +132,7 @@ class HfWordEncoder(nn.Module):
 
     def frozen_states(self, sentences: list[Sentence]) -> list[Float[Tensor, "words states"]]:
         """Encode the sentences that are not in memory, one at a time, and keep their states."""
+        device = next(self.model.parameters()).device
         states = []
         for sentence in sentences:
             if (known := self.kept.get(sentence)) is None:
@@ -140,8 +141,8 @@ class HfWordEncoder(nn.Module):
                 size = known.numel() * known.element_size()
                 if size <= self.room:
                     self.room -= size
-                    self.kept[sentence] = known
-            states.append(known)
+                    self.kept[sentence] = known.cpu()  # not in the memory of an accelerator
+            states.append(known.to(device))
         return states
 
     def states(self, sentences: list[Sentence]) -> list[Float[Tensor, "words states"]]:
