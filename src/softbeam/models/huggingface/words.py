@@ -133,16 +133,16 @@ class HfWordEncoder(nn.Module):
     def frozen_states(self, sentences: list[Sentence]) -> list[Float[Tensor, "words states"]]:
         """Encode the sentences that are not in memory, one at a time, and keep their states."""
         device = next(self.model.parameters()).device
-        states = []
+        states: list[Tensor] = []
         for sentence in sentences:
-            if (known := self.kept.get(sentence)) is None:
+            if (state := self.kept.get(sentence)) is None:
                 with torch.inference_mode(False), torch.no_grad():
-                    known = self.states([sentence])[0]
-                size = known.numel() * known.element_size()
+                    state = self.states([sentence])[0]
+                size = state.numel() * state.element_size()
                 if size <= self.room:
                     self.room -= size
-                    self.kept[sentence] = known.cpu()  # not in the memory of an accelerator
-            states.append(known.to(device))
+                    self.kept[sentence] = state.cpu()  # not in the memory of an accelerator
+            states.append(state.to(device))
         return states
 
     def states(self, sentences: list[Sentence]) -> list[Float[Tensor, "words states"]]:
@@ -167,18 +167,22 @@ class HfWordEncoder(nn.Module):
         if not rows:
             return []
         lengths = torch.tensor([len(row) for row in rows], device=device)
-        ids_ = pad_sequence(rows, batch_first=True, padding_value=self.pad)
-        hidden = self.run(ids_, length_mask(lengths, ids_.shape[1]).long())
+        table = pad_sequence(rows, batch_first=True, padding_value=self.pad)
+        hidden = self.run(table, length_mask(lengths, table.shape[1]).long())
         row, column, word = torch.tensor(cells, device=device).T
         total = hidden.new_zeros(first, hidden.shape[-1]).index_add(0, word, hidden[row, column])
         counts = torch.bincount(word, minlength=first).clamp(min=1)
         return list((total / counts[:, None]).split([len(sentence) for sentence in sentences]))
 
     def run(self, ids: Int[Tensor, "rows time"], mask: Int[Tensor, "rows time"]) -> Tensor:
-        reads_padding = "attention_mask" in inspect.signature(self.model.forward).parameters
-        masked = {"attention_mask": mask} if reads_padding else {}
-        states: Tensor = self.model(input_ids=ids, **masked).last_hidden_state
-        return states
+        """Compute the states of padded texts; an encoder without a mask reads one at a time."""
+        if "attention_mask" in inspect.signature(self.model.forward).parameters:
+            states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            return states
+        alone = [row[real.bool()][None] for row, real in zip(ids, mask, strict=True)]
+        return pad_sequence(
+            [self.model(input_ids=row).last_hidden_state[0] for row in alone], batch_first=True
+        )
 
 
 def empty_encoder(settings: dict[str, Any]) -> Any:
