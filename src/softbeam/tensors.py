@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from softbeam.errors import UserError
 from softbeam.types import State
 
 
@@ -31,6 +32,20 @@ def real_tokens(
 ) -> Bool[Tensor, "batch source_time"]:
     """True where a source has a token; a token is a number, or several of which 0 is no first."""
     return (source if source.dim() == 2 else source[:, :, 0]) != 0
+
+
+def with_pieces(
+    source: Int[Tensor, "batch source_time *pieces"],
+) -> Int[Tensor, "batch source_time pieces"]:
+    """Sources whose tokens have several numbers; a batch of no sentence at all has one each.
+
+    Raises UserError if the tokens have one number each: the sources are of another vocabulary.
+    """
+    if source.dim() == 2 and len(source):
+        raise UserError(
+            "the model reads characters or pieces of words, but the vocabulary has none"
+        )
+    return source if source.dim() == 3 else source[:, :, None]
 
 
 def distinct_rows(

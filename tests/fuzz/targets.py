@@ -23,7 +23,16 @@ from safetensors.torch import save
 from softbeam.data import readers
 from softbeam.data.catalogue import convert
 from softbeam.data.corpora import ENTRIES
-from softbeam.data.vocabulary import TARGET, Subwords, Vocabulary, load_codec
+from softbeam.data.vectors import read_vectors
+from softbeam.data.vocabulary import (
+    SOURCE,
+    TARGET,
+    Pieces,
+    Spelled,
+    Subwords,
+    Vocabulary,
+    load_codec,
+)
 from softbeam.errors import UserError
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.drawings import drawing
@@ -106,6 +115,14 @@ SENTENCES = [("a", "man"), ("a", "woman")]
 CODECS = (
     Vocabulary.build(SENTENCES, specials=TARGET),
     Subwords.train(SENTENCES, size=20, specials=TARGET),
+    Spelled.build(SENTENCES, Vocabulary.build(SENTENCES, specials=SOURCE)),
+    Pieces(
+        Subwords.train(SENTENCES, size=20, specials=TARGET).tokenizer.to_str(),
+        {"model_type": "bert"},
+        frame=([1], [2]),
+        unknown=2,
+        longest=9,
+    ),
 )
 CONFIG = to_yaml(RunConfig(finetune=Stage(objective=DirectLoss()))).encode()
 OLD_CONFIG = b"data: {class_path: softbeam.data.tasks.Stress}\nselect: {method: beam, beam: 3}\n"
@@ -133,6 +150,7 @@ TARGETS: dict[str, Target] = {
     "gzip": Target("x.gz", readers.read_columns, [gzip.compress(COLUMNS)]),
     "zip": Target("x", lambda path: convert(ZIPPED, path.read_bytes()), [zipped()]),
     "tar": Target("x", lambda path: convert(TARRED, path.read_bytes()), [tarred()]),
+    "vectors": Target("v.vec", lambda path: read_vectors(str(path), ["a"]), [b"1 2\na 1 2.5\n"]),
     "vocabulary": Target("s.json", load_codec, [as_json(c.to_json()) for c in CODECS]),
     "configuration": Target("config.yaml", from_yaml, [CONFIG, OLD_CONFIG]),
     "checkpoint": Target("c.safetensors", load_checkpoint, [CHECKPOINT]),

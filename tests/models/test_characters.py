@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 from softbeam.data.batches import Encoded, collate
 from softbeam.data.vocabulary import CHARACTERS, SOURCE, Spelled, Vocabulary
+from softbeam.errors import UserError
 from softbeam.models.characters import CharacterCnn
 from softbeam.models.lstm import Seq2Seq
 from softbeam.objectives.likelihood import CrossEntropy
@@ -19,7 +20,9 @@ TEXTS = ["the cat sat", "a hat", "the thatch sat at the cat", "x the chest"]
 
 def network(width: int = 7) -> CharacterCnn:
     torch.manual_seed(0)
-    return CharacterCnn(10, width).double()
+    net = CharacterCnn(10, width).double()
+    torch.nn.init.normal_(net.bias)
+    return net
 
 
 def model(**options) -> Seq2Seq:
@@ -37,15 +40,15 @@ def plain(net: CharacterCnn, word: list[int]) -> list[float]:
     """Every filter at every character of one word, in loops over plain numbers."""
     letters = [net.embed.weight[c].tolist() for c in word]
     values = []
-    for conv in net.filters:
-        for weight, bias in zip(conv.weight.tolist(), conv.bias.tolist(), strict=True):
-            largest = 0.0
-            for start in range(len(letters)):
-                total = bias
-                for offset, letter in enumerate(letters[start : start + conv.kernel_size[0]]):
-                    total += sum(weight[i][offset] * x for i, x in enumerate(letter))
-                largest = max(largest, total)
-            values.append(largest)
+    filters = net.filters.tolist()
+    for number, bias in enumerate(net.bias.tolist()):
+        largest = 0.0
+        for start in range(len(letters)):
+            total = bias
+            for offset, letter in enumerate(letters[start : start + len(filters)]):
+                total += sum(filters[offset][i][number] * x for i, x in enumerate(letter))
+            largest = max(largest, total)
+        values.append(largest)
     return values
 
 
@@ -137,6 +140,15 @@ def test_a_batch_of_no_sentence_has_a_loss_of_zero():
     empty = collate([])
     loss = CrossEntropy()(model(), empty, now=Moment(), rng=torch.Generator())
     assert loss.total.item() == 0 and loss.size == 0
+
+
+def test_sources_of_another_vocabulary_are_refused_and_characters_may_go_unread():
+    batch = collate(encoded())
+    with pytest.raises(UserError, match="but the vocabulary has none"):
+        model()(batch.source[:, :, 0])
+    plain_tagger = Seq2Seq(len(CODEC), 5, embedding=5, hidden=6).eval()
+    scores = [plain_tagger(s).forced(batch.target) for s in (batch.source, batch.source[:, :, 0])]
+    assert_close(*scores)
 
 
 def test_the_size_of_the_alphabet_is_needed():

@@ -53,10 +53,10 @@ def byte_pairs() -> transformers.PreTrainedTokenizerFast:
     )
 
 
-def write_encoder(folder: Path, kind: str = "Bert", tokenizer=None) -> Path:
+def write_encoder(folder: Path, kind: str = "Bert", tokenizer=None, sizes=SIZES) -> Path:
     """Write an encoder far from its initial weights, so that a mistake is seen."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SIZES)
+    config = getattr(transformers, f"{kind}Config")(**sizes)
     model = getattr(transformers, f"{kind}Model")(config)
     for parameter in model.parameters():
         if parameter.dim() > 1:

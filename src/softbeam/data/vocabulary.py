@@ -120,7 +120,6 @@ class Spelled:
         self.words, self.characters, self.specials = words, characters, words.specials
         if characters.specials != CHARACTERS or words.id(PAD) != 0:
             raise ValueError("a vocabulary with characters needs the marks of both")
-        self.spellings: dict[str, tuple[int, ...]] = {}
 
     @classmethod
     def build(cls, sequences: Iterable[Sequence[str]], words: Vocabulary) -> "Spelled":

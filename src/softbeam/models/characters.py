@@ -3,10 +3,11 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag, pad
 
 from softbeam.tensors import distinct_rows
 
-SPANS = (2, 3, 4)  # characters that a filter sees
+SPAN = 4  # characters that a filter sees
 EMBEDDING = 32  # width of the embedding of a character
 
 
@@ -25,12 +26,9 @@ class CharacterCnn(nn.Module):
         super().__init__()
         self.width = width
         self.embed = nn.Embedding(alphabet, EMBEDDING)
-        sizes = [width // len(SPANS) + (i < width % len(SPANS)) for i in range(len(SPANS))]
-        self.filters = nn.ModuleList(
-            nn.Conv1d(EMBEDDING, size, span)
-            for size, span in zip(sizes, SPANS, strict=True)
-            if size
-        )
+        limit = (SPAN * EMBEDDING) ** -0.5
+        self.filters = nn.Parameter(torch.empty(SPAN, EMBEDDING, width).uniform_(-limit, limit))
+        self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(
         self, characters: Int[Tensor, "batch source_time characters"]
@@ -39,12 +37,16 @@ class CharacterCnn(nn.Module):
         return self.words(distinct)[place].unflatten(0, characters.shape[:2])
 
     def words(self, characters: Int[Tensor, "words characters"]) -> Float[Tensor, "words width"]:
-        """Represent each word; one without characters is all zeros."""
-        real = (characters != 0)[:, None]
-        values = self.embed(characters).transpose(1, 2) * real  # words, embedding, characters
-        values = nn.functional.pad(values, (0, max(SPANS)))
-        largest = []
-        for filters in self.filters:
-            scores = filters(values)[:, :, : characters.shape[1]].relu() * real
-            largest.append(nn.functional.pad(scores, (0, 1)).amax(-1))
-        return torch.cat(largest, -1)
+        """Represent each word; one without characters is all zeros.
+
+        A filter's value is a sum of one number for each character that it sees. These numbers are
+        computed once for the whole alphabet, and then looked up.
+        """
+        alphabet = torch.arange(self.embed.num_embeddings, device=characters.device)
+        embedded = self.embed.weight * (alphabet != 0)[:, None]
+        table = torch.einsum("ae,sew->saw", embedded, self.filters).flatten(0, 1)
+        seen = pad(characters, (0, SPAN - 1)).unfold(1, SPAN, 1)  # words, characters, span
+        places = seen + len(alphabet) * torch.arange(SPAN, device=characters.device)
+        values = embedding_bag(places.flatten(0, 1), table, mode="sum") + self.bias
+        values = values.relu().unflatten(0, characters.shape) * (characters != 0)[:, :, None]
+        return pad(values, (0, 0, 0, 1)).amax(1)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from softbeam.models.characters import CharacterCnn
-from softbeam.tensors import real_tokens, reverse_within
+from softbeam.tensors import real_tokens, reverse_within, with_pieces
 
 State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, and the step number
 
@@ -86,9 +86,9 @@ class Encoder(nn.Module):
 
     def words(self, source: Int[Tensor, "batch source_time *pieces"]) -> Tensor:
         """Represent each word by its embedding, and by its characters if the model reads them."""
-        if self.spelling is None:
-            return self.embed(source)
-        source = source if source.dim() == 3 else source[:, :, None]  # of no sentence at all
+        if self.spelling is None:  # a teacher may read fewer numbers of a word than its student
+            return self.embed(source if source.dim() == 2 else source[:, :, 0])
+        source = with_pieces(source)
         return torch.cat([self.embed(source[:, :, 0]), self.spelling(source[:, :, 1:])], -1)
 
 

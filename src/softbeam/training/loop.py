@@ -162,9 +162,9 @@ def train_once(
     if warm:
         load_weights(model, warm / WEIGHTS)
     elif not ranks.from_first((out / CHECKPOINT).exists()):
-        said = config.model.initialize(model, codecs, sources(corpus))
-        if said and not quiet:
-            print(said)
+        note = config.model.initialize(model, codecs, sources(corpus))
+        if note and not quiet:
+            print(note)
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
     trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)

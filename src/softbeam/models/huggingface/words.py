@@ -24,7 +24,7 @@ from softbeam.models.huggingface.masked import longest, quiet
 from softbeam.models.lstm import Encoded, encoded_by, lstm_layers
 from softbeam.runtime.files import LARGEST_TENSORS, check_input
 from softbeam.runtime.memory import memory
-from softbeam.tensors import length_mask, real_tokens
+from softbeam.tensors import length_mask, real_tokens, with_pieces
 
 Sentence = tuple[tuple[int, ...], ...]  # the pieces of each word
 KEPT = 0.25  # share of the memory for the outputs of a frozen encoder
@@ -113,7 +113,7 @@ class HfWordEncoder(nn.Module):
         self, source: Int[Tensor, "batch source_time *pieces"], dropout: nn.Dropout
     ) -> Encoded:
         mask = real_tokens(source)
-        source = source if source.dim() == 3 else source[:, :, None]  # of no sentence at all
+        source = with_pieces(source)
         sentences = [
             tuple(tuple(piece - 1 for piece in word if piece) for word in row if word[0])
             for row in source.tolist()
@@ -132,16 +132,17 @@ class HfWordEncoder(nn.Module):
 
     def frozen_states(self, sentences: list[Sentence]) -> list[Float[Tensor, "words states"]]:
         """Encode the sentences that are not in memory, one at a time, and keep their states."""
-        states = []
+        device = next(self.model.parameters()).device
+        states: list[Tensor] = []
         for sentence in sentences:
-            if (known := self.kept.get(sentence)) is None:
+            if (state := self.kept.get(sentence)) is None:
                 with torch.inference_mode(False), torch.no_grad():
-                    known = self.states([sentence])[0]
-                size = known.numel() * known.element_size()
+                    state = self.states([sentence])[0]
+                size = state.numel() * state.element_size()
                 if size <= self.room:
                     self.room -= size
-                    self.kept[sentence] = known
-            states.append(known)
+                    self.kept[sentence] = state.cpu()  # not in the memory of an accelerator
+            states.append(state.to(device))
         return states
 
     def states(self, sentences: list[Sentence]) -> list[Float[Tensor, "words states"]]:
@@ -166,18 +167,22 @@ class HfWordEncoder(nn.Module):
         if not rows:
             return []
         lengths = torch.tensor([len(row) for row in rows], device=device)
-        ids_ = pad_sequence(rows, batch_first=True, padding_value=self.pad)
-        hidden = self.run(ids_, length_mask(lengths, ids_.shape[1]).long())
+        table = pad_sequence(rows, batch_first=True, padding_value=self.pad)
+        hidden = self.run(table, length_mask(lengths, table.shape[1]).long())
         row, column, word = torch.tensor(cells, device=device).T
         total = hidden.new_zeros(first, hidden.shape[-1]).index_add(0, word, hidden[row, column])
         counts = torch.bincount(word, minlength=first).clamp(min=1)
         return list((total / counts[:, None]).split([len(sentence) for sentence in sentences]))
 
     def run(self, ids: Int[Tensor, "rows time"], mask: Int[Tensor, "rows time"]) -> Tensor:
-        reads_padding = "attention_mask" in inspect.signature(self.model.forward).parameters
-        masked = {"attention_mask": mask} if reads_padding else {}
-        states: Tensor = self.model(input_ids=ids, **masked).last_hidden_state
-        return states
+        """Compute the states of padded texts; an encoder without a mask reads one at a time."""
+        if "attention_mask" in inspect.signature(self.model.forward).parameters:
+            states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            return states
+        alone = [row[real.bool()][None] for row, real in zip(ids, mask, strict=True)]
+        return pad_sequence(
+            [self.model(input_ids=row).last_hidden_state[0] for row in alone], batch_first=True
+        )
 
 
 def empty_encoder(settings: dict[str, Any]) -> Any:
