@@ -41,7 +41,7 @@ def test_the_exact_sampler_finds_the_mean_and_the_other_does_not():
 
 @pytest.mark.slow
 def test_the_whole_story(tmp_path, capsys, monkeypatch):
-    size = Size(words=150, tokens=500, epochs=1, chains=40, sweeps=20)
+    size = Size(words=400, tokens=500, epochs=1, chains=40, sweeps=20)
     tables = demo(tmp_path / "the demo", size=size, quiet=True)
     trained = ["cross-entropy", "more cross-entropy", "scheduled sampling"]
     trained += ["soft beam, local", "soft beam, global"]
