@@ -23,6 +23,7 @@ from safetensors.torch import save
 from softbeam.data import readers
 from softbeam.data.catalogue import convert
 from softbeam.data.corpora import ENTRIES
+from softbeam.data.tasks import Tagging
 from softbeam.data.vectors import read_vectors
 from softbeam.data.vocabulary import (
     SOURCE,
@@ -38,6 +39,7 @@ from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.drawings import drawing
 from softbeam.reports.page import read_records
 from softbeam.reports.records import read_record
+from softbeam.reports.results import TABLES, read_tables
 from softbeam.reports.verdicts import claim_text, judged
 from softbeam.runtime import cells, inputs
 from softbeam.runtime.files import load_checkpoint
@@ -46,6 +48,7 @@ from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.sampling.texts.summary import chains_by_text
 from softbeam.training import fairseq
 from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
+from softbeam.training.input_forms import read_inputs
 from softbeam.training.runs import read_metrics, read_summary
 
 
@@ -62,6 +65,9 @@ class Cell:
     number: int
 
 
+TABLE = {"title": "a", "note": "", "rows": [{"x": "b", "y": 1.5}, {"x": "c", "y": 2}]}
+VECTORS = b"2 3\na 0.1 -2 3e-1\nb 1 2 3\n"
+JSONL = b'{"words": ["a", "b"]}\n{"text": "a b"}\n'
 AUTO = b"ID=1\n(<L N NN NN dog N>)\n"
 FILES = {str(file.derive): file for entry in ENTRIES for file in entry.files}
 ZIPPED = next(file for form, file in FILES.items() if "tatoeba" in form)
@@ -150,7 +156,11 @@ TARGETS: dict[str, Target] = {
     "gzip": Target("x.gz", readers.read_columns, [gzip.compress(COLUMNS)]),
     "zip": Target("x", lambda path: convert(ZIPPED, path.read_bytes()), [zipped()]),
     "tar": Target("x", lambda path: convert(TARRED, path.read_bytes()), [tarred()]),
-    "vectors": Target("v.vec", lambda path: read_vectors(str(path), ["a"]), [b"1 2\na 1 2.5\n"]),
+    "vectors": Target("v.txt", lambda path: read_vectors(str(path), ["a", "B"]), [VECTORS]),
+    "new-inputs": Target("new", lambda path: read_inputs(str(path), Tagging()), [COLUMNS, JSONL]),
+    "tables": Target(
+        TABLES, lambda path: read_tables(path.parent), [as_json({"title": "t", "tables": [TABLE]})]
+    ),
     "vocabulary": Target("s.json", load_codec, [as_json(c.to_json()) for c in CODECS]),
     "configuration": Target("config.yaml", from_yaml, [CONFIG, OLD_CONFIG]),
     "checkpoint": Target("c.safetensors", load_checkpoint, [CHECKPOINT]),
