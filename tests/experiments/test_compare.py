@@ -135,6 +135,32 @@ def test_figures_are_means_spreads_and_paired_differences():
     assert [row["with raw scores"] for row in compare.readable(some)] == [1.0, "-"]
 
 
+def row(trial, mean, *, raw=None, whole=None, metric="accuracy", first=False):
+    own = {"trial": trial, "metric": metric, "mean": mean, "raw": raw, "sequence_accuracy": whole}
+    return own if first else own | {"against_first": {}}
+
+
+def test_a_table_says_what_is_free_and_what_is_lost():
+    rows = [
+        row("start", 50.0, raw=53.0, whole=19.0),
+        row("ce", 51.0, raw=54.0, whole=20.0, first=True),
+        row("direct", 53.5, raw=53.5, whole=15.0),
+        row("mixed", 55.0, raw=55.0, whole=19.5),
+        row("worse", 50.0, raw=55.0, whole=10.0),
+    ]
+    free, lost = compare.remarks(rows)
+    assert (
+        free
+        == "ce has 54.00 with raw scores, untrained; not better than that: start, direct, worse"
+    )
+    assert (
+        lost.startswith("direct has 5.00 fewer whole sentences right") and "cross_entropy" in lost
+    )
+    assert compare.remarks([row("a", 5.0, raw=4.0, first=True), row("b", 6.0)]) == []
+    errors = [row("a", 5.0, raw=4.0, metric="sequence_error_rate", first=True)]
+    assert compare.remarks(errors) == ["a has 4.00 with raw scores, untrained"]
+
+
 def from_recipe():
     from softbeam.training.recipes import tagging
 

@@ -10,6 +10,9 @@ from statistics import mean
 import pytest
 
 from softbeam.cli import COMMANDS
+from softbeam.cli.train import parse_run
+from softbeam.experiments.search_aware.runs import runs
+from softbeam.training.config import RunConfig
 from support.pages import blocks, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +24,7 @@ def command_lines(page: Path) -> list[str]:
     """Return the commands of softbeam in a page's shell blocks, without torchrun before them."""
     shell = "".join(block.text for block in blocks(page) if block.kind == "sh")
     lines = re.sub(r"torchrun .* -m softbeam", "softbeam", shell.replace("\\\n", " ")).splitlines()
-    return [line for line in lines if line.startswith("softbeam ")]
+    return [line.partition(" > ")[0] for line in lines if line.startswith("softbeam ")]
 
 
 COMMAND_LINES = sorted({line for page in TEXTS for line in command_lines(page)})
@@ -85,9 +88,18 @@ def test_commands_are_understood(line, monkeypatch, tmp_path):
     def work(*args, **options):
         raise Understood
 
+    monkeypatch.setattr("softbeam.cli.runs.from_yaml", lambda path: RunConfig())
     monkeypatch.setattr(WORK.get(f"{command} {words[0]}") or WORK[command], work)
     with pytest.raises(Understood):
         COMMANDS[command](words)
+
+
+def test_the_global_recipe_is_the_measured_one():
+    (line,) = (line for line in command_lines(README) if "--out GLOBAL" in line)
+    shown = parse_run("train", shlex.split(line, comments=True)[2:])[0]
+    measured = runs("cpu")["ccg-uni/global"].config
+    for part in ("data", "finetune", "select"):
+        assert getattr(shown, part) == getattr(measured, part)
 
 
 def test_commands_were_found():

@@ -7,8 +7,10 @@ figures with a paired bootstrap against the first. A trial is the name of an obj
 second stage, or a name and words of `softbeam train`:
 
   softbeam compare ccg --model.encoder uni --seeds 1,2,3 --try cross-entropy --try direct-loss \\
-    --try "global: --objective direct-loss --finetune.objective.normalize false \\
-           --select.normalize false"
+    --try "global: --objective direct-loss --finetune.objective.normalize false"
+
+"With raw scores" is the same model and beam without normalization: of cross-entropy it is what
+can be had without further training. "Whole sentences" are those without an error.
 
   --try TRIAL     a way to train; give it at least twice
   --seeds LIST    seeds of each trial; without it, the one of --seed or --config, else 1

@@ -229,4 +229,30 @@ def against_first(row: Mapping[str, Any]) -> dict[str, str]:
 def as_text(found: Mapping[str, Any]) -> str:
     """What `compare` returned, as a table with a line for each trial."""
     title = f"{found['split']} split of {found['corpus']}, {found['search']}"
-    return titled_rows(title, readable(found["rows"]), left=2)
+    table = titled_rows(title, readable(found["rows"]), left=2)
+    return "\n".join([table, *remarks(found["rows"])])
+
+
+def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader of the table should not overlook: the free baseline, and whole sentences."""
+    first = next(row for row in rows if "against_first" not in row)
+    sign = -1 if first["metric"] in LOWER_IS_BETTER else 1
+    others = [row for row in rows if "against_first" in row]
+    notes = []
+    if first["raw"] is not None and sign * first["raw"] > sign * first["mean"]:
+        below = [row["trial"] for row in others if sign * row["mean"] <= sign * first["raw"]]
+        names = f"; not better than that: {', '.join(below)}" if below else ""
+        notes.append(f"{first['trial']} has {first['raw']:.2f} with raw scores, untrained{names}")
+    for row in others:
+        lost = whole_sentences(first) - whole_sentences(row)
+        if lost >= CLEARLY and sign * row["mean"] > sign * first["mean"]:
+            remedy = "adding cross-entropy may keep them: --finetune.objective.cross_entropy 1"
+            notes.append(f"{row['trial']} has {lost:.2f} fewer whole sentences right; {remedy}")
+    return notes
+
+
+CLEARLY = 1.0  # points of whole sentences
+
+
+def whole_sentences(row: Mapping[str, Any]) -> float:
+    return row["sequence_accuracy"] or 0.0
