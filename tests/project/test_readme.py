@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -98,8 +99,9 @@ def test_the_global_recipe_is_the_measured_one():
     (line,) = (line for line in command_lines(README) if "--out GLOBAL" in line)
     shown = parse_run("train", shlex.split(line, comments=True)[2:])[0]
     measured = runs("cpu")["ccg-uni/global"].config
-    for part in ("data", "finetune", "select"):
-        assert getattr(shown, part) == getattr(measured, part)
+    given_epochs = {"patience": None, "score_every": 1}  # what auto means with them
+    assert replace(shown.finetune, **given_epochs) == measured.finetune
+    assert (shown.data, shown.select) == (measured.data, measured.select)
 
 
 def test_commands_were_found():
