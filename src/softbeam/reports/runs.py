@@ -246,7 +246,7 @@ def corpus_text(files: Mapping[str, Any], split: str, size: Any) -> str:
 
 def cost_of(runs: Sequence[ShownRun]) -> dict[str, str]:
     """The epoch that was best, the parameters, and the time that training took."""
-    done = [run.summary for run in runs if "seconds" in run.summary]
+    done = [run.summary for run in runs if is_number(run.summary.get("seconds"))]
     epochs = sorted({summary["epoch"] + 1 for summary in done if "epoch" in summary})
     sizes = {summary["parameters"] for summary in done if "parameters" in summary}
     return {
