@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from softbeam.cli import main
+from softbeam.data.tasks import Tagging
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.curves import beginning, learning_curves, line_of, second_stage
 from softbeam.reports.runs import commands, corpus_text, describe, run_table, trials_of
@@ -67,9 +68,10 @@ def test_seeds_are_one_trial_and_starts_come_first(tmp_path):
 
 
 def test_a_result_has_split_search_corpus_date_and_interval(tmp_path):
-    row = {"kind": "dev", "update": 80, "metric": "accuracy", "value": 61.0}
-    rows = [row | {"epoch": e, "interval": [58.5 + e, 63.25 + e]} for e in (0, 1)]
-    run = run_with(tmp_path / "a-1", rows, select=Beam(k=3, normalize=False))
+    row = {"kind": "dev", "update": 80, "metric": "accuracy", "value": 61.04}
+    rows = [row | {"interval": [58.5, 63.25]}, row | {"value": 60.0, "interval": [57.0, 62.0]}]
+    data = Tagging(train="da.train.conll")
+    run = run_with(tmp_path / "a-1", rows, select=Beam(k=3, normalize=False), data=data)
     summary = json.loads((run.folder / "summary.json").read_text())
     (run.folder / "summary.json").write_text(json.dumps(summary | {"metric": "accuracy"}))
     facts = {"started": "2026-11-18T02:09:49Z", "files": {"train": "/data/da.train.conll"}}

@@ -10,6 +10,7 @@ import numpy
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import (
     bleu,
     bleu_by_length,
@@ -30,6 +31,7 @@ from softbeam.training.significance import (
     crossed_bootstrap,
     paired_bootstrap,
     sentence_gaps,
+    sentence_interval,
 )
 
 LAWS = settings(max_examples=80, deadline=None)
@@ -495,3 +497,25 @@ def test_bleu_bootstrap_is_seeded_and_symmetric():
     assert swapped["difference"] == -first["difference"]
     assert swapped["p_value"] == first["p_value"] > 0.01
     assert swapped["interval"] == pytest.approx([-x for x in reversed(first["interval"])])
+
+
+def test_the_interval_of_one_system_is_that_of_the_normal_approximation():
+    rng = numpy.random.default_rng(3)
+    scores = rng.normal(70.0, 20.0, size=400)
+    half = 1.96 * scores.std() / 20
+    low, high = sentence_interval(scores, samples=4000)
+    assert low == pytest.approx(scores.mean() - half, abs=0.3)
+    assert high == pytest.approx(scores.mean() + half, abs=0.3)
+
+
+def test_the_interval_of_a_kind_is_around_its_main_metric():
+    gold = [[tuple("ABAB")]] * 30 + [[tuple("AAB")]] * 30
+    right = [list("ABAB")] * 30 + [list("AAA")] * 30  # 180 of 210 tokens, 30 of 60 outputs
+    low, high = KINDS["tagging"].interval(gold, right)
+    assert low < 100 * 180 / 210 < high and high - low < 15
+    low, high = KINDS["transcription"].interval(gold, right)  # of errors
+    assert low < 50.0 < high
+    outputs = [list("ABAB")] * 50 + [list("AAA")] * 10
+    low, high = KINDS["transcription"].interval([[tuple("ABAB")]] * 60, outputs)
+    assert low < 100 / 6 < high < 40, "of errors, not of what is right"
+    assert KINDS["tagging"].interval(gold[:30], right[:30]) == (100.0, 100.0)

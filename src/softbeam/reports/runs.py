@@ -20,8 +20,8 @@ from softbeam.runtime.files import LARGEST_CONFIG, read_input, read_object
 from softbeam.runtime.progress import clock
 from softbeam.training.config import CONFIG, RunConfig, from_yaml, objective_names
 from softbeam.training.kinds import LOWER_IS_BETTER
+from softbeam.training.own_search import scores_title, search_title
 from softbeam.training.runs import ENVIRONMENT, METRICS, WEIGHTS, read_metrics, read_summary
-from softbeam.training.searches import Search, name_of
 
 Row = dict[str, Any]
 ENVIRONMENT_TYPES = {
@@ -203,12 +203,10 @@ def result_of(runs: Sequence[ShownRun]) -> Row:
 
 
 def interval_of(run: ShownRun) -> Any:
-    """The interval that the log has of the epoch whose weights were kept; None if it has none."""
-    last = list(run.objectives)[-1:]
-    best = [
-        r for r in run.dev if [r["stage"]] == last and r.get("epoch") == run.summary.get("epoch")
-    ]
-    return best[-1].get("interval") if best else None
+    """The interval that the log has of the score whose weights were kept; None if it has none."""
+    last, value = list(run.objectives)[-1:], main_value(run)
+    best = [row for row in run.dev if [row["stage"]] == last and row["value"] == value]
+    return best[0].get("interval") if best else None
 
 
 def main_value(run: ShownRun) -> float | None:
@@ -220,22 +218,17 @@ def main_value(run: ShownRun) -> float | None:
 
 def facts_of(runs: Sequence[ShownRun]) -> dict[str, str]:
     """What a result depends on: split, search, corpus, date."""
-    facts = runs[0].environment
-    sizes = facts.get("examples", {})
+    facts, settings = runs[0].environment, runs[0].settings
+    search, sizes, name = settings.select, facts.get("examples", {}), settings.data.corpus_name
+    files = {"dev": name} if name else facts.get("files", {})
     dates = sorted({run.environment.get("started", "")[:10] for run in runs} - {""})
     return {
         "split": "dev",
-        "search": search_text(runs[0].settings.select),
-        "corpus": corpus_text(facts.get("files", {}), "dev", sizes.get("dev")) or NOT_GIVEN,
+        "search": f"{search_title(search)}, {scores_title(search.normalize)}",
+        "corpus": corpus_text(files, "dev", sizes.get("dev")) or NOT_GIVEN,
         "date": " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else NOT_GIVEN,
         "seeds": str(len(runs)),
     }
-
-
-def search_text(search: Search) -> str:
-    """A search in words: beam 3, raw scores."""
-    width = f" {search.width}" if search.width > 1 else ""
-    return f"{name_of(search)}{width}, {'normalized' if search.normalize else 'raw'} scores"
 
 
 def corpus_text(files: Mapping[str, Any], split: str, size: Any) -> str:
@@ -253,7 +246,7 @@ def corpus_text(files: Mapping[str, Any], split: str, size: Any) -> str:
 
 def cost_of(runs: Sequence[ShownRun]) -> dict[str, str]:
     """The epoch that was best, the parameters, and the time that training took."""
-    done = [run.summary for run in runs if "seconds" in run.summary]
+    done = [run.summary for run in runs if is_number(run.summary.get("seconds"))]
     epochs = sorted({summary["epoch"] + 1 for summary in done if "epoch" in summary})
     sizes = {summary["parameters"] for summary in done if "parameters" in summary}
     return {
