@@ -158,9 +158,9 @@ def random_aim(phases: Phases, hits: Counter[str], rng: random.Random) -> Aim:
 
 MARKS = (  # what is called when a phase is entered; phases may lie within one another
     ("softbeam.training.loop", "make_codecs", "loading"),
-    ("softbeam.training.loop", "Trainer.update", "update"),
+    ("softbeam.training.loop", "run_update", "update"),
     ("softbeam.training.loop", "save_checkpoint", "checkpoint"),
-    ("softbeam.training.loop", "Trainer.end_of_epoch", "epoch end"),
+    ("softbeam.training.loop", "Trainer.scored", "epoch end"),
     ("softbeam.training.loop", "load_weights", "between stages"),
     ("softbeam.sampling.texts.files", "write_samples", "sampling"),
     ("softbeam.sampling.texts.files", "Writer.write", "lines"),
