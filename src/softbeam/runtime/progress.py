@@ -68,9 +68,7 @@ class Progress:
 
     def note(self, line: str) -> None:
         """Print a line above the bar; without a terminal, only if the last one is a minute old."""
-        global printed
-        if self.bar is not None or time.monotonic() - printed >= EVERY:
-            printed = time.monotonic()
+        if self.bar is not None or is_time():
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -90,6 +88,21 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def note(line: str) -> None:
+    """Print a line; without a terminal, only if the last one is a minute old."""
+    if sys.stderr.isatty() or is_time():
+        print(line, file=sys.stderr, flush=True)
+
+
+def is_time() -> bool:
+    """Say whether a line of progress may be printed where there is no terminal, and count it."""
+    global printed
+    if time.monotonic() - printed < EVERY:
+        return False
+    printed = time.monotonic()
+    return True
 
 
 class Meter:

@@ -456,7 +456,7 @@ class Trainer:
                 progress.say(f"{name}: {warning}")
             while not (why := self.over(stage, point, limit)):
                 point = self.epoch(running, point, progress, stop)
-            progress.say(f"{name}: {why}")
+            progress.note(f"{name}: {why}")
         end = {"updates": point.update, "epochs": point.epoch, "score": point.best.score}
         return point._replace(ends=point.ends | {name: end | {"ended": why}})
 

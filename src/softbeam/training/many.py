@@ -3,7 +3,6 @@
 A run that a worker left unfinished continues from its last checkpoint, whichever worker takes it.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from softbeam.runtime.allowed import allowing
 from softbeam.runtime.cells import Result, result_path
 from softbeam.runtime.files import write_atomic
 from softbeam.runtime.grid import ALONE, Workers, run_grid
+from softbeam.runtime.progress import note
 from softbeam.training.config import (
     AUTO,
     RunConfig,
@@ -51,7 +51,7 @@ class Planned:
 def train_planned(cell: Planned, folder: Path) -> Result:
     """Train a run, or continue it; returns its summary."""
     if ranks.first():
-        print(folder / cell.name, file=sys.stderr, flush=True)
+        note(str(folder / cell.name))
     return train_cell(cell, folder, quiet=False)
 
 
