@@ -107,7 +107,8 @@ def test_another_class_takes_over_what_both_have():
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_every_field_of_a_search_has_a_flag(name):
+def test_every_field_of_a_search_has_a_flag(name, monkeypatch):
+    monkeypatch.setattr("softbeam.cli.runs.from_yaml", lambda path: RunConfig())
     expected = TRANSLATED[name][1]
     made = parser("evaluate", "")
     search_arguments(made)
@@ -127,7 +128,7 @@ def test_the_short_beam_is_that_of_training_and_of_selection(tmp_path, capsys):
     soft = parse_run("train", [*words, "--select", "soft-beam"])[0].select
     assert soft == SoftBeamSearch(k=5)
     stress = ["stress", "--objective", "direct-loss", "--beam", "5"]
-    assert parse_run("train", stress)[0].select == Greedy()
+    assert parse_run("train", stress)[0].select == Beam(k=5)
     file = tmp_path / "c.yaml"
     file.write_text("select:\n  method: beam\n  beam: 2\n")
     assert parse_run("train", ["stress", "--config", str(file)])[0].select == Beam(k=2)
