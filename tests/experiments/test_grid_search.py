@@ -20,7 +20,7 @@ from softbeam.training.config import RunConfig, Stage
 from support.small_data import write_tagging
 
 FIRST = ["--model.hidden", "6", "--model.embedding", "6", "--pretrain.epochs", "2"]
-FIRST += ["--pretrain.tokens", "40"]
+FIRST += ["--pretrain.tokens", "40", "--model.label_noise", "0"]
 OVER = ["--over", "pretrain.lr=0.03,0.0001", "--over", "model.encoder=uni,bi", "--seeds", "1,2"]
 
 

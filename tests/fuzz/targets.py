@@ -65,7 +65,7 @@ class Cell:
     number: int
 
 
-TABLE = {"title": "a", "note": "", "rows": [{"x": "b", "y": 1.5}, {"x": "c", "y": 2}]}
+SHOWN = {"title": "a", "note": "", "rows": [{"x": "b", "y": 1.5}, {"x": "c", "y": 2}]}
 VECTORS = b"2 3\na 0.1 -2 3e-1\nb 1 2 3\n"
 JSONL = b'{"words": ["a", "b"]}\n{"text": "a b"}\n'
 AUTO = b"ID=1\n(<L N NN NN dog N>)\n"
@@ -159,7 +159,7 @@ TARGETS: dict[str, Target] = {
     "vectors": Target("v.txt", lambda path: read_vectors(str(path), ["a", "B"]), [VECTORS]),
     "new-inputs": Target("new", lambda path: read_inputs(str(path), Tagging()), [COLUMNS, JSONL]),
     "tables": Target(
-        TABLES, lambda path: read_tables(path.parent), [as_json({"title": "t", "tables": [TABLE]})]
+        TABLES, lambda path: read_tables(path.parent), [as_json({"title": "t", "tables": [SHOWN]})]
     ),
     "vocabulary": Target("s.json", load_codec, [as_json(c.to_json()) for c in CODECS]),
     "configuration": Target("config.yaml", from_yaml, [CONFIG, OLD_CONFIG]),

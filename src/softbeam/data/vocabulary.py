@@ -119,7 +119,7 @@ class Spelled:
     def __init__(self, words: Vocabulary, characters: Vocabulary):
         self.words, self.characters, self.specials = words, characters, words.specials
         if characters.specials != CHARACTERS or words.id(PAD) != 0:
-            raise ValueError("a vocabulary with characters needs the marks of both")
+            raise ValueError(f"{PAD} must be the first token, of words and of characters")
 
     @classmethod
     def build(cls, sequences: Iterable[Sequence[str]], words: Vocabulary) -> "Spelled":
