@@ -17,6 +17,8 @@ KINDS = [
     {"encoder": "bi", "attention": "fixed", "layers": 2},
     {"encoder": "bi", "attention": "bahdanau"},
     {"encoder": "uni", "attention": "bahdanau", "layers": 2, "tied": True},
+    {"encoder": "uni", "attention": "fixed", "shortcut": True},
+    {"encoder": "bi", "attention": "bahdanau", "shortcut": True},
 ]
 
 

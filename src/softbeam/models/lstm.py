@@ -68,21 +68,33 @@ class Encoder(nn.Module):
         both: bool,
         layers: int,
         spelling: CharacterCnn | None = None,
+        shortcut: bool = False,
     ):
         super().__init__()
         directions = 2 if both else 1
+        self.shortcut = shortcut
         self.embed = nn.Embedding(vocab, embedding)
         nn.init.normal_(self.embed.weight, std=embedding**-0.5)
         self.spelling = spelling
         wide = embedding + (0 if spelling is None else spelling.width)
         inputs = [wide] + [directions * hidden] * (layers - 1)
         self.layers = lstm_layers(inputs, hidden, directions)
-        self.width = directions * hidden
+        self.width = directions * hidden + (wide if shortcut else 0)
 
     def forward(
         self, source: Int[Tensor, "batch source_time *pieces"], dropout: nn.Dropout
     ) -> Encoded:
-        return encoded_by(self.layers, self.words(source), real_tokens(source), dropout)
+        words, mask = self.words(source), real_tokens(source)
+        encoded = encoded_by(self.layers, words, mask, dropout)
+        if not self.shortcut:
+            return encoded
+        own = words * mask[:, :, None]
+        mean = own.sum(1) / mask.sum(1).clamp(min=1)[:, None]
+        return Encoded(
+            torch.cat([encoded.memory, dropout(own)], -1),
+            mask,
+            torch.cat([encoded.summary, mean], -1),
+        )
 
     def words(self, source: Int[Tensor, "batch source_time *pieces"]) -> Tensor:
         """Represent each word by its embedding, and by its characters if the model reads them."""
@@ -188,6 +200,7 @@ class Seq2Seq(nn.Module):
         tied: bool = False,
         characters: int = 0,
         label_noise: float = 0.0,
+        shortcut: bool = False,
         alphabet: int | None = None,
     ):
         super().__init__()
@@ -204,6 +217,7 @@ class Seq2Seq(nn.Module):
                 both=encoder == "bi",
                 layers=layers,
                 spelling=spelling,
+                shortcut=shortcut,
             )
         )
         memory = int(self.encoder.width)  # type: ignore[arg-type]  # of either class

@@ -94,6 +94,7 @@ class Lstm(Model):
             input embeddings begin with and take their width from.
         label_noise: share of gold outputs in place of which the next step sees other ones of the
             batch, in training; a decoder that trusts them less recovers from its own errors.
+        shortcut: give the decoder the words themselves beside their encoding.
     """
 
     encoder: Literal["uni", "bi"] = "bi"
@@ -107,6 +108,7 @@ class Lstm(Model):
     characters: int = field(default=0, metadata={"added": True})
     vectors: str | None = field(default=None, metadata={"added": True})
     label_noise: float = field(default=0.0, metadata={"added": True})
+    shortcut: bool = field(default=False, metadata={"added": True})
 
     def __post_init__(self) -> None:
         for name in ("embedding", "label_embedding", "hidden"):

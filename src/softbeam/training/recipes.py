@@ -31,7 +31,7 @@ def tagging() -> RunConfig:
     """Tag your own column files (CoNLL): --data.train FILE --data.dev FILE."""
     return RunConfig(
         data=Tagging(),
-        model=Lstm(dropout=0.3, characters=CHARACTERS, label_noise=0.5),
+        model=Lstm(dropout=0.3, characters=CHARACTERS, label_noise=0.5, shortcut=True),
         pretrain=FIRST,
         finetune=SECOND,
     )
@@ -41,7 +41,9 @@ def ccg() -> RunConfig:
     """CCG supertagging on the open treebank ccg-ewt (thesis 5.4.1, smaller)."""
     return RunConfig(
         data=Supertags(max_length=60),
-        model=Lstm(encoder="bi", dropout=0.3, characters=CHARACTERS, label_noise=0.5),
+        model=Lstm(
+            encoder="bi", dropout=0.3, characters=CHARACTERS, label_noise=0.5, shortcut=True
+        ),
         pretrain=FIRST,
         finetune=SECOND,
         select=Beam(k=3),  # 2018, Sec. 3: "beam size ... was set to 3"
@@ -59,6 +61,7 @@ def ner() -> RunConfig:
             dropout=0.3,
             characters=CHARACTERS,
             label_noise=0.5,
+            shortcut=True,
         ),
         pretrain=FIRST,
         finetune=SECOND,
