@@ -61,7 +61,7 @@ def test_the_whole_story(tmp_path, capsys, monkeypatch):
     assert main(decode[decode.index("softbeam") + 1 :]) == 0
     assert len(capsys.readouterr().out.split()) == len("knowledge")
     assert main(evaluate[1:]) == 0
-    row, shown = tables["differences"][-1]["both raw"], capsys.readouterr().out
+    row, shown = tables["differences"][-1]["as trained"], capsys.readouterr().out
     assert f"{row['difference']:.4g}" in shown
     with pytest.raises(SystemExit) as end:  # as --help ends; nothing is trained or fetched
         main([*train[1:], "--print_config"])
