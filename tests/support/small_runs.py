@@ -12,7 +12,7 @@ def train_words(data: Path, out: Path, *more: str) -> list[str]:
     words += ["--model.hidden", "12", "--model.embedding", "8", "--model.dropout", "0.2"]
     words += ["--pretrain.epochs", "3", "--pretrain.tokens", "60", "--pretrain.lr", "0.02"]
     words += ["--pretrain.schedule", "constant", "--finetune.schedule", "constant"]
-    words += ["--model.label_noise", "0", "--objective", "direct-loss"]
+    words += ["--model.label_noise", "0", "--model.shortcut", "false", "--objective", "direct-loss"]
     words += ["--finetune.epochs", "2", "--finetune.tokens", "60"]
     return [*words, "--checkpoint_every", "2", "--log_every", "3", *more]
 

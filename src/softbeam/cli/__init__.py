@@ -66,11 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def forget_output() -> None:
     """Send what is left to print nowhere: nobody reads it, and its failure would be reported."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # not a file, or closed
-            os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    with open(os.devnull, "wb") as nowhere:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # not a file, or closed
+                os.dup2(nowhere.fileno(), stream.fileno())
 
 
 CLOSED_PIPE = 128 + 13  # what a shell reports of a program that SIGPIPE ended

@@ -42,6 +42,8 @@ class CharacterCnn(nn.Module):
         A filter's value is a sum of one number for each character that it sees. These numbers are
         computed once for the whole alphabet, and then looked up.
         """
+        if not characters.numel():
+            return self.bias.new_zeros(len(characters), len(self.bias))
         alphabet = torch.arange(self.embed.num_embeddings, device=characters.device)
         embedded = self.embed.weight * (alphabet != 0)[:, None]
         table = torch.einsum("ae,sew->saw", embedded, self.filters).flatten(0, 1)

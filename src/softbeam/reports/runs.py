@@ -240,7 +240,7 @@ def corpus_text(files: Mapping[str, Any], split: str, size: Any) -> str:
         size: the number of examples, if known.
     """
     names = [files[name] for name in (split, "train") if name in files] or [*files.values()]
-    names = [" + ".join(part.rpartition("/")[2] for part in str(n).split(" + ")) for n in names]
+    names = [" + ".join(Path(part).name for part in str(n).split(" + ")) for n in names]
     return ", ".join([*names[:1], *([f"{size:,} examples"] if isinstance(size, int) else [])])
 
 
