@@ -113,7 +113,10 @@ class Distillation(Objective):
         return self.model
 
     def check(self, *, vocab: int, time: int, ends: bool) -> None:
-        decoder = self.frozen(torch.ones(0, 1, dtype=torch.long))  # of words, or of their parts
+        try:
+            decoder = self.frozen(torch.ones(1, 1, dtype=torch.long))
+        except UserError:  # it reads parts of words
+            decoder = self.frozen(torch.ones(1, 1, 2, dtype=torch.long))
         outputs = len(decoder.embedding)
         if outputs != vocab:
             raise UserError(f"teacher {self.teacher} has {outputs} outputs, not {vocab}")
