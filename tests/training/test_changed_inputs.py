@@ -94,6 +94,20 @@ def test_other_weights_of_a_teacher_are_named(here, capsys):
     assert name in refused([*words, "--resume"], capsys)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_teacher_of_other_words_is_refused(here, side, capsys):
+    """Of the same size too: its numbers would mean something else."""
+    path = Path(f"run/{side}.json")
+    body = json.loads(path.read_text())
+    body["tokens"] = body["tokens"][::-1]
+    path.write_text(json.dumps(body))
+    teach = "--objective distillation --finetune.objective.teacher run --out second".split()
+    capsys.readouterr()
+    assert main([*TAGS, *SHORT, *teach]) == 2
+    assert f"run/{side}.json is another vocabulary" in capsys.readouterr().err
+    assert not Path("second").exists()
+
+
 def interrupted(*_, **__):
     raise KeyboardInterrupt
 

@@ -1,6 +1,19 @@
 """The help of the commands that train many runs, whose flags are those of recipes too."""
 
-COMPARE_HELP = """usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
+# What `compare` and `sweep` have in common.
+MANY_RUNS = """\
+  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
+  --search NAME     how dev is searched; so any other flag of `softbeam train RECIPE --help`
+  --jobs N          processes here, 1 if not given
+  --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --allow-module    NAME: let settings name classes of a module of your own
+  --quiet           no progress
+  --json            the figures as a last line of JSON
+  --debug           show the traceback of an error
+"""
+
+COMPARE_HELP = f"""\
+usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
 
 Trains each trial with each seed below --out, from first stages that they share, and prints their
 figures with a paired bootstrap against the first. A trial is the name of an objective for the
@@ -12,22 +25,15 @@ second stage, or a name and words of `softbeam train`:
 "With raw scores" is the same model and beam without normalization: of cross-entropy it is what
 can be had without further training. "Whole sentences" are those without an error.
 
-  --try TRIAL     a way to train; give it at least twice
-  --seeds LIST    seeds of each trial; without it, the one of --seed or --config, else 1
-  --split NAME    what is scored: dev or test
-  --out DIR       runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
-  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
-  --search NAME   how dev is searched; so any other flag of `softbeam train RECIPE --help`
-  --jobs N        processes here, 1 if not given
-  --storage URL   a database, from which any number of `softbeam worker` take runs (--study NAME)
-  --allow-module  NAME: let settings name classes of a module of your own
-  --quiet         no progress
-  --json          the figures as a last line of JSON
-  --debug         show the traceback of an error
-"""
+  --try TRIAL       a way to train; give it at least twice
+  --seeds LIST      seeds of each trial; without it, the one of --seed or --config, else 1
+  --split NAME      what is scored: dev or test
+  --out DIR         runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on
+{MANY_RUNS}"""
 
 
-SWEEP_HELP = """usage: softbeam sweep RECIPE --over FIELD=A,B … [--seeds 1,2] [any field]
+SWEEP_HELP = f"""\
+usage: softbeam sweep RECIPE --over FIELD=A,B … [--seeds 1,2] [any field]
 
 Trains a run for every combination of values and every seed below --out, and prints their figures
 on dev, best first:
@@ -37,12 +43,4 @@ on dev, best first:
   --over FIELD=A,B  a field of the recipe and its values
   --seeds LIST      seeds of each row; without it, the one of --seed or --config, else 1
   --out DIR         runs/sweep-RECIPE; given again, finished runs are kept, stopped ones go on
-  --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
-  --search NAME     how dev is searched; so any other flag of `softbeam train RECIPE --help`
-  --jobs N          processes here, 1 if not given
-  --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
-  --allow-module    NAME: let settings name classes of a module of your own
-  --quiet           no progress
-  --json            the figures as a last line of JSON
-  --debug           show the traceback of an error
-"""
+{MANY_RUNS}"""

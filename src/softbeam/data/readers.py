@@ -35,7 +35,7 @@ PHONES = frozenset(CONSONANTS + [vowel + stress for vowel in VOWELS for stress i
 
 
 class Example(NamedTuple):
-    """A training pair: words and their labels, or a sentence and its translation."""
+    """A source and its target: words and their labels, or a sentence and its translation."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]

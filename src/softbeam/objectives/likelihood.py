@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softbeam._lazy import lazy
-from softbeam.errors import TEMPERATURES, UserError, check_range
+from softbeam.errors import TEMPERATURES, check_range
 from softbeam.objectives.base import Objective, gold_loss, size
 from softbeam.schedules import Moment
 
@@ -111,15 +111,6 @@ class Distillation(Objective):
         if self.model is None:
             raise ValueError(f"teacher={self.teacher} has not been loaded: call loaded first")
         return self.model
-
-    def check(self, *, vocab: int, time: int, ends: bool) -> None:
-        try:
-            decoder = self.frozen(torch.ones(1, 1, dtype=torch.long))
-        except UserError:  # it reads parts of words
-            decoder = self.frozen(torch.ones(1, 1, 2, dtype=torch.long))
-        outputs = len(decoder.embedding)
-        if outputs != vocab:
-            raise UserError(f"teacher {self.teacher} has {outputs} outputs, not {vocab}")
 
     def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"

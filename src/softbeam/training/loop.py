@@ -167,7 +167,7 @@ def train_once(
             print(note)
     if not ranks.first():
         torch.manual_seed(ranks.own_seed(config.seed))  # the same weights, another dropout
-    trainer = Trainer(with_models(config), corpus, codecs, model, out, quiet=quiet)
+    trainer = Trainer(with_models(config, codecs), corpus, codecs, model, out, quiet=quiet)
     config = trainer.choose(config)
     if ranks.first() and not resume:
         chosen = choices(asked, config)
@@ -198,13 +198,26 @@ def train_once(
     return summary
 
 
-def with_models(config: RunConfig) -> RunConfig:
-    """Return the run with the models that its objectives name, such as teachers."""
+def with_models(config: RunConfig, codecs: Codecs) -> RunConfig:
+    """Return the run with the models that its objectives name, such as teachers.
+
+    Raises UserError if a model has other vocabularies: it would read other words.
+    """
+
+    def load(folder: Path) -> nn.Module:
+        run = load_run(folder)
+        for side, its, ours in zip(Codecs._fields, run.codecs, codecs, strict=True):
+            if its.to_json() != ours.to_json():
+                raise UserError(
+                    f"{folder / side}.json is another vocabulary than that of this run "
+                    f"({len(its)} entries, {len(ours)} here): train {folder} on the same data"
+                )
+        return run.model
 
     def ready(stage: Stage) -> Stage:
         if stage.objective is None:
             return stage
-        return replace(stage, objective=stage.objective.loaded(lambda path: load_run(path).model))
+        return replace(stage, objective=stage.objective.loaded(load))
 
     return replace(config, pretrain=ready(config.pretrain), finetune=ready(config.finetune))
 

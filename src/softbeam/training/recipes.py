@@ -24,14 +24,24 @@ from softbeam.training.searches import Beam, MaskPredict
 
 SECOND = Stage(schedule="linear")  # sizes are chosen from the data
 FIRST = replace(SECOND, objective=CrossEntropy())
-CHARACTERS = 64  # width of what taggers read from the characters of a word
+ENTITY_TAGGER = Lstm(
+    hidden=64,  # 2017, Sec. 5: "LSTM encoder (1 layer, 64 units)"
+    label_embedding=8,  # 2018, Sec. 3.1: "label embeddings of size 8"
+    embedding=64,
+    dropout=0.3,
+)
+
+
+def with_characters(tagger: Lstm) -> Lstm:
+    """Return a tagger that reads characters too and is less sure of the labels before."""
+    return replace(tagger, characters=64, label_noise=0.5, shortcut=True)
 
 
 def tagging() -> RunConfig:
     """Tag your own column files (CoNLL): --data.train FILE --data.dev FILE."""
     return RunConfig(
         data=Tagging(),
-        model=Lstm(dropout=0.3, characters=CHARACTERS, label_noise=0.5, shortcut=True),
+        model=with_characters(Lstm(dropout=0.3)),
         pretrain=FIRST,
         finetune=SECOND,
     )
@@ -41,9 +51,7 @@ def ccg() -> RunConfig:
     """CCG supertagging on the open treebank ccg-ewt (thesis 5.4.1, smaller)."""
     return RunConfig(
         data=Supertags(max_length=60),
-        model=Lstm(
-            encoder="bi", dropout=0.3, characters=CHARACTERS, label_noise=0.5, shortcut=True
-        ),
+        model=with_characters(Lstm(encoder="bi", dropout=0.3)),
         pretrain=FIRST,
         finetune=SECOND,
         select=Beam(k=3),  # 2018, Sec. 3: "beam size ... was set to 3"
@@ -54,15 +62,7 @@ def ner() -> RunConfig:
     """German named entities, wikineural-de or germeval2014 (thesis 3.3.3, 4.5.1)."""
     return RunConfig(
         data=NamedEntities(),
-        model=Lstm(
-            hidden=64,  # 2017, Sec. 5: "LSTM encoder (1 layer, 64 units)"
-            label_embedding=8,  # 2018, Sec. 3.1: "label embeddings of size 8"
-            embedding=64,
-            dropout=0.3,
-            characters=CHARACTERS,
-            label_noise=0.5,
-            shortcut=True,
-        ),
+        model=with_characters(ENTITY_TAGGER),
         pretrain=FIRST,
         finetune=SECOND,
     )

@@ -21,6 +21,7 @@ from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
 from softbeam.training.config import RunConfig, Stage
 from softbeam.training.defaults import settled
+from softbeam.training.recipes import ENTITY_TAGGER
 from softbeam.training.searches import Beam, Greedy
 
 # Every stage has all of these stated: nothing is chosen from the data
@@ -210,12 +211,7 @@ SUPERTAGS = RunConfig(
 )
 ENTITIES = RunConfig(
     data=NamedEntities(),
-    model=Lstm(
-        hidden=64,  # 2017, Sec. 5: "LSTM encoder (1 layer, 64 units)"
-        label_embedding=8,  # 2018, Sec. 3.1: "label embeddings of size 8"
-        embedding=64,
-        dropout=0.3,
-    ),
+    model=ENTITY_TAGGER,
     pretrain=FIRST,
     finetune=PLAIN,
     threads=1,
