@@ -50,6 +50,18 @@ BENCHES = {
         | rounds(7)
         | MEMORY,
     ),
+    "decode": Bench(
+        "Beam search against `generate` on the same Marian weights; CTranslate2 as a yardstick.",
+        "decode",
+        {
+            "vocab": Option(int, 8000, "size of the vocabulary"),
+            "width": Option(int, 256, "width of the model"),
+            "layers": Option(int, 3, "layers of encoder and decoder"),
+            "k": Option(int, 5, "beam size"),
+            "steps": Option(int, 32, "largest length of outputs"),
+        }
+        | rounds(5),
+    ),
     "exact": Bench(
         "Pseudolikelihood and log Z of an LSTM random field: time and memory.", "exact", rounds(7)
     ),
@@ -91,7 +103,7 @@ BENCHES = {
 
 
 def bench(words: list[str]) -> int:
-    """Measure speed: softbeam bench train | soft-beam | exact | sampler | score [--json]"""
+    """Measure speed: softbeam bench train | soft-beam | decode | exact | sampler | score"""
     if not words or words[0] in ("-h", "--help"):
         print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
         print("\n".join(f"  {name:12} {bench.about}" for name, bench in BENCHES.items()))
