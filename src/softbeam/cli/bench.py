@@ -72,8 +72,11 @@ BENCHES = {
             "models": Option(
                 list[str],
                 ["multi30k", "rxnmapper"],
-                "multi30k, trained once in about four minutes, or names of pretrained models",
+                "multi30k, trained once in about four minutes, bert-mini (random weights), or "
+                "names of pretrained models",
             ),
+            "vocab": Option(int, 30_522, "words of a BERT with random weights"),
+            "block": Option(int, 1, "positions that are proposed together"),
             "chains": Option(int, 8, "number of chains"),
             "time": Option(int, 16, "words of a caption"),
             "steps": Option(int, 16, "proposals of a chain in a round"),
@@ -90,7 +93,8 @@ BENCHES = {
             "models": Option(
                 list[str],
                 ["bert-mini", "sapiens-vh"],
-                "bert-tiny, bert-mini, bert-small (random weights), or names of pretrained models",
+                "bert-tiny, bert-mini, bert-small, bert-12-256 (random weights), or names of "
+                "pretrained models",
             ),
             "texts": Option(int, 8, "number of texts"),
             "tokens": Option(int, 20, "tokens of each text"),
