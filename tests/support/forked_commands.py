@@ -83,7 +83,9 @@ class Nursery:
         self.modules = modules
 
     def __enter__(self) -> "Nursery":
-        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self.modules_cache = tempfile.TemporaryDirectory()  # of code that a model's folder brings
+        alone = {"HF_MODULES_CACHE": self.modules_cache.name}
+        alone |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, __file__, *self.modules],
             stdin=subprocess.PIPE,
@@ -118,6 +120,7 @@ class Nursery:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(timeout=60)
+        self.modules_cache.cleanup()
 
 
 def killed(
@@ -129,6 +132,7 @@ def killed(
     kills: int,
     rng: random.Random,
     after: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> None:
     """Give a command again and again, each time killed, until it has ended well.
 
@@ -140,10 +144,11 @@ def killed(
         kills: so many are `enough`, if every phase was hit.
         rng: of the moments.
         after: called after each kill.
+        options: those of `run`.
     """
     while True:
         aim = None if enough(hits, phases, kills) else random_aim(phases, hits, rng)
-        end = nursery.life(words, aim)
+        end = nursery.life(words, aim, **options)
         if end.hit is None:
             assert end.code == 0, end.said
             return
