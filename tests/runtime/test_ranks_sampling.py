@@ -39,6 +39,7 @@ def test_standard_input_is_not_for_several_processes(monkeypatch, capsys):
     assert "under torchrun give a file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_text_does_not_depend_on_those_of_other_groups(tmp_path):
     """Its random numbers are its group's: other groups may be another process's."""
     mlm, config = letter_mlm(), SamplingConfig(chains=2, sweeps=4, burn_in=1, at_once=2)
