@@ -120,7 +120,7 @@ def test_two_processes_say_the_same_in_the_same_order(name, both):
 @pytest.mark.slow
 def test_killed_samplers_go_on_to_the_same_file(folder, nursery, tmp_path):
     words = commands(folder, tmp_path)["sample"]
-    more = ["--sweeps", "20", "--checkpoint-every", "0"]
+    more = ["--sweeps", "60", "--checkpoint-every", "0"]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main([*words, *more]) == 0
     whole = (tmp_path / "samples.jsonl").read_bytes()
