@@ -168,6 +168,7 @@ def test_beam_of_one_is_greedy(eos):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(1, 4), st.booleans())
 def test_a_sentence_decodes_the_same_alone_and_in_a_batch(limits, k, ends):
