@@ -56,7 +56,7 @@ def hard_beam(**size: int) -> Callable[[], object]:
 
 def sampling(**size: int) -> Callable[[], object]:
     sizes = {"chains": 8, "time": 16, "vocab": VOCAB} | size
-    case = setting("bert-mini", updates=0, **sizes)
+    case = setting("bert-mini", updates=0, **sizes)  # type: ignore[arg-type]
     step = kernel("reference", case).kernel
     state, blocks = step.init(case.tokens), some_blocks(case.free, 2, seed=0)
     return lambda: take_steps(step, state, blocks, seed=0)
@@ -103,7 +103,8 @@ def run(
         seconds = times(growth, repeats)
         exponent = fitted(growth.values, seconds)
         above = exponent > growth.power + MARGIN
-        row = {"work": growth.work, "size": growth.size, "values": list(growth.values)}
+        row: dict[str, Any] = {"work": growth.work, "size": growth.size}
+        row |= {"values": list(growth.values)}
         row |= {"seconds": seconds, "exponent": round(exponent, 2), "power": growth.power}
         rows.append(row | {"above": above})
         progress(
