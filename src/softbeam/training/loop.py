@@ -325,7 +325,7 @@ class Trainer:
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
         seed = ranks.own_seed(config.seed)
-        self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
+        self.rng = torch.Generator().manual_seed(seed)  # of the CPU on every device
         self.started, self.scoring = time.monotonic(), 0.0  # and seconds that a score on dev takes
 
     def choose(self, config: RunConfig) -> RunConfig:
@@ -352,7 +352,7 @@ class Trainer:
         device, eos = self.accelerator.device, self.codecs.eos
 
         def step(rows: int) -> None:
-            rng = torch.Generator(device).manual_seed(self.config.seed)
+            rng = torch.Generator().manual_seed(self.config.seed)
             try_update(self.accelerator, learner, collate(first[:rows], eos=eos).to(device), rng)
 
         return faster(step, rows=len(first), most=1 if ranks.world() > 1 else cores())
