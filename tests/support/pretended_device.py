@@ -5,7 +5,7 @@ Tensors on the device "pretended" compute on the CPU underneath, but follow the 
 - an operation with tensors of two devices fails, except copies, index tensors on the CPU in
   advanced indexing, and single numbers on the CPU (tensors without dimensions) in arithmetic;
 - a CPU generator cannot fill or draw from a tensor of the device;
-- the numbers are not in the host's memory: `numpy()` and data pointers fail.
+- the numbers are not in the host's memory: `numpy()` fails.
 
 It is PyTorch's own slot for foreign devices (PrivateUse1), so that `tensor.device`,
 `device=x.device`, `module.to` and `torch.accelerator` know it. While `pretended_device()` is not
@@ -70,6 +70,15 @@ class Pretended(torch.Tensor):
 
     def __repr__(self):
         return f"Pretended({self.inner!r})"
+
+    def new_tensor(self, data, *, dtype=None, device=None):
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
+
+    def untyped_storage(self):  # which says what tensors share, as safetensors asks
+        return self.inner.untyped_storage()
+
+    def data_ptr(self):
+        return self.inner.data_ptr()
 
     def tolist(self):
         return self.cpu().tolist()

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
 from softbeam import objectives as o
+from softbeam.errors import Interrupted, UserError
 from softbeam.models.conditional_masked import ConditionalMlm
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
@@ -23,6 +24,7 @@ from softbeam.objectives import energy as e
 from softbeam.objectives.losses.energy import Memory, UnigramNoise
 from softbeam.objectives.losses.masked import hidden_at_rate, masked_cross_entropy
 from softbeam.reports.gold_on_beam import beam_recovery
+from softbeam.runtime.devices import device_of
 from softbeam.sampling import kernels
 from softbeam.sampling.chains import Plan, RandomBlocks, run_chains, trace
 from softbeam.sampling.compatibility import masked_cross_ratios
@@ -36,13 +38,12 @@ from softbeam.search.decoders import Forbidding, LocallyNormalized
 from softbeam.search.hard import ancestral_sample, beam_search, greedy, live_beam_search
 from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.form import Form
-from softbeam.search.soft.loop import soft_beam
 from softbeam.search.tracked import tracked_beam
+from softbeam.training import loop as training_loop
 from softbeam.training.api import train
 from softbeam.training.config import Stage
 from softbeam.training.runs import load_run
 from softbeam.training.searches import Beam
-from softbeam.types import Batch
 from support.hf_toys import marian
 from support.objective_toys import EOS, batch_of, build
 from support.pretended_device import NAME, pretended_device
@@ -52,8 +53,8 @@ from training.test_api import EXAMPLES
 CPU = torch.device("cpu")
 
 
-def on_both(run, **options):
-    """Run on the CPU and on the pretended device; the results must be the same."""
+def on_both(run, *, near=1e-6, **options):
+    """Run on the CPU and on the pretended device; the results must be the same up to rounding."""
     expected = run(CPU)
     with pretended_device(**options) as device:
         actual = pytree.tree_map_only(torch.Tensor, lambda t: t.cpu(), run(device))
@@ -61,7 +62,7 @@ def on_both(run, **options):
     assert form == same
     for a, b in zip(left, right, strict=True):
         if isinstance(b, torch.Tensor | float):
-            assert_close(a, b, rtol=1e-6, atol=1e-9)
+            assert_close(a, b, rtol=near, atol=near / 1000)
         else:
             assert a == b
     return actual
@@ -373,5 +374,39 @@ def test_a_run_trains_and_decodes_the_same(tmp_path):
         weights = {name: p.detach() for name, p in tagger.model.named_parameters()}
         return tagger.decode(["the cat runs", "a dog"]), tagger.evaluate("dev").metrics, weights
 
-    on_both(run)
+    on_both(run, near=1e-3)  # of float32, after several updates
+    with pretended_device():
+        assert load_run(tmp_path / NAME).decode(["the cat runs"])
     assert load_run(tmp_path / NAME).decode(["the cat runs"])
+
+
+def test_a_run_goes_on_on_another_device(tmp_path, monkeypatch):
+    whole = train("tagging", out=tmp_path / "whole", examples=EXAMPLES, **SMALL)
+    calls = []
+
+    def stop(signum, out):
+        calls.append(out)
+        if len(calls) == 2:
+            raise Interrupted(15, "stopped")
+
+    with pretended_device(), monkeypatch.context() as patch:
+        patch.setattr(training_loop, "stop_here", stop)
+        with pytest.raises(Interrupted):
+            train("tagging", out=tmp_path / "parts", examples=EXAMPLES, device=NAME, **SMALL)
+    parts = train(
+        "tagging", out=tmp_path / "parts", examples=EXAMPLES, resume=True, device="cpu", **SMALL
+    )
+    state = parts.model.state_dict()
+    assert_close(state, whole.model.state_dict(), rtol=1e-3, atol=1e-6)
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="--device cuda:7: is not on this machine; there is cpu$"):
+        train("tagging", out=tmp_path / "run", examples=EXAMPLES, device="cuda:7")
+    with pytest.raises(UserError, match="--device 'cuda 1': must be auto"):
+        device_of("cuda 1")
+    assert device_of("auto") == CPU
+    with pretended_device() as device:
+        assert device_of("auto").type == device_of(f"{NAME}:0").type == device.type
+        with pytest.raises(UserError, match=f"there is cpu, {NAME}:0"):
+            device_of("mps")

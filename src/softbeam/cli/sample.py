@@ -12,6 +12,7 @@ from softbeam.cli.parser import (
     accept_argument,
     add_fields,
     as_lists,
+    device_argument,
     given_texts,
     overwrite_argument,
     parser,
@@ -52,7 +53,7 @@ else:
     )
     sampler = lazy("softbeam.sampling.texts.sampler")
 
-DTYPES = ("float32", "float64", "bfloat16")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 MOST_SAMPLES = 10**6  # of a filled text, which are in memory
 
 
@@ -244,6 +245,7 @@ def mlm_arguments(arguments: Parser) -> None:
         "--mlm", type=str, required=True, help="a folder, a hub name, or a name of `models list`"
     )
     arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
+    device_argument(arguments)
     trust = "run the code that the model's folder or repository brings; read it first"
     arguments.add_argument("--trust-remote-code", action="store_true", help=trust)
     arguments.add_argument("--quiet", action="store_true", help="show no progress")
@@ -262,7 +264,10 @@ def load_mlm(parsed: Any) -> "HfMaskedLM":
     check_threads(parsed.threads)
     torch.set_num_threads(parsed.threads)
     return catalogue.load_mlm(
-        parsed.mlm, dtype=parsed.dtype, trust_remote_code=parsed.trust_remote_code
+        parsed.mlm,
+        dtype=parsed.dtype,
+        device=parsed.device,
+        trust_remote_code=parsed.trust_remote_code,
     )
 
 

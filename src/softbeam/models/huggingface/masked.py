@@ -82,7 +82,7 @@ class HfMaskedLM:
         name: str | Path,
         *,
         dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         trust_remote_code: bool = False,
     ) -> "HfMaskedLM":
         """Load the model in a folder, or of that name on the hub.
@@ -132,6 +132,11 @@ class HfMaskedLM:
             return cls(model.to(device), tokenizer)
         except UserError as error:
             raise UserError(f"{str(name)!r} cannot be used: {error}") from None
+
+    def to(self, device: str | torch.device) -> "HfMaskedLM":
+        """Move the model to a device; returns itself."""
+        self.model.to(device)
+        return self
 
     @property
     def allowed(self) -> Bool[Tensor, " vocab"]:

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
-from softbeam.tensors import rank, uniform
+from softbeam.tensors import moved, rank, uniform
 from softbeam.types import Loss, MaskedLM
 
 
@@ -37,5 +37,5 @@ def masked_cross_entropy(
 ) -> Loss:
     """Sum -log p of the hidden tokens given the others; the size is their number."""
     logits = mlm.logits(tokens, hidden, torch.zeros_like(tokens[:, 0]))
-    total = cross_entropy(logits, tokens[hidden], reduction="sum")
+    total = cross_entropy(logits, moved(tokens[hidden], logits.device), reduction="sum")
     return Loss(total, int(hidden.sum()), {})

@@ -43,7 +43,7 @@ class SamplingConfig:
         lexicon_weight: how much each occurrence of a word of the lexicon lowers the energy
         allowed: the only tokens that may be sampled; by default all, of proteins the 20 amino acids
         seed: seed of all random numbers
-        dtype: number format of the model
+        dtype: number format of the model; energies are summed in float32 or float64
         rows: largest number of masked rows that the model gets at once
         at_once: chains that run side by side; more texts run after them, or in other processes
     """
@@ -71,7 +71,7 @@ class SamplingConfig:
     lexicon_weight: float = 1.0
     allowed: tuple[str, ...] = ()
     seed: int = 1
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
     rows: int = 256
     at_once: int = 64
 
