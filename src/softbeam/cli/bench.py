@@ -91,7 +91,7 @@ BENCHES = {
 
 
 def bench(words: list[str]) -> int:
-    """Measure speed: softbeam bench train | soft-beam | exact | sampler | score [--json]"""
+    """Run `softbeam bench`."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
         print("\n".join(f"  {name:12} {bench.about}" for name, bench in BENCHES.items()))

@@ -22,7 +22,7 @@ from softbeam.runtime.devices import check_name
 
 
 def demo(words: list[str]) -> int:
-    """The whole story on packaged data in a few minutes: softbeam demo [--quick]"""
+    """Run `softbeam demo`."""
     command = parser(
         "demo", "Train taggers for their search, sample a masked model, write a report."
     )
@@ -47,7 +47,7 @@ def demo(words: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]"""
+    """Run `softbeam report`."""
     if words[:1] == ["claims"]:
         return claims(words[1:])
     command = parser(
@@ -117,7 +117,7 @@ def claims(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    """Reproduce a table of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
+    """Run `softbeam reproduce`."""
     from softbeam.experiments.reproduce import (
         ALL,
         PRESETS,

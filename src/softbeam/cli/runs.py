@@ -50,7 +50,7 @@ OWN = "as the run was trained if not given"
 
 
 def decode(words: list[str]) -> int:
-    """Decode new inputs: softbeam decode RUN --input FILE [--beam 5] [--format conll]"""
+    """Run `softbeam decode`."""
     command = parser(
         "decode",
         "Outputs of a run for new inputs: plain lines, CoNLL columns or JSON lines. Columns, "
@@ -136,7 +136,7 @@ def output_of(
 
 
 def evaluate(words: list[str]) -> int:
-    """Score a run: softbeam evaluate RUN [--split dev | --data.test FILE] [--beam 3] [--json]"""
+    """Run `softbeam evaluate`."""
     command = parser("evaluate", "Decode a split of a run's data, or a new file, and score it.")
     search_arguments(command)
     command.add_argument(
@@ -217,7 +217,7 @@ def new_files(parsed: Any) -> list[str]:
 
 
 def analyze(words: list[str]) -> int:
-    """Show where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
+    """Run `softbeam analyze`."""
     command = parser(
         "analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths."
     )

@@ -58,7 +58,7 @@ MOST_SAMPLES = 10**6  # of a filled text, which are in memory
 
 
 def sample(words: list[str]) -> int:
-    """Sample a masked LM: softbeam sample --mlm NAME --text "…[MASK]…" --out samples.jsonl"""
+    """Run `softbeam sample`."""
     arguments = parser(
         "sample",
         "Run Markov chains over texts of a masked language model, and write each sample to a file "
@@ -147,7 +147,7 @@ def idle_processes(texts: list[str], config: SamplingConfig) -> list[str]:
 
 
 def score(words: list[str]) -> int:
-    """Score texts by pseudo-log-likelihood: softbeam score --mlm NAME --input FILE [--per-token]"""
+    """Run `softbeam score`."""
     arguments = parser(
         "score", "Print the pseudo-log-likelihood of each text: its tokens are masked in turn."
     )
@@ -189,7 +189,7 @@ def score(words: list[str]) -> int:
 
 
 def infill(words: list[str]) -> int:
-    """Fill all gaps of a text jointly: softbeam infill --mlm NAME --text "… [MASK] [MASK] …\""""
+    """Run `softbeam infill`."""
     arguments = parser(
         "infill",
         "Print the distinct fillings of all gaps of a text together, lowest energy first, with "
@@ -317,7 +317,7 @@ def texts_to_sample(parsed: Any) -> list[str]:
 
 
 def certify(words: list[str]) -> int:
-    """Check that a sampler is right: softbeam certify KERNEL [--energy local|raw] [--json]"""
+    """Run `softbeam certify`."""
     arguments = parser(
         "certify",
         "Build the transition matrix of a kernel on a small masked language model and check it; "
