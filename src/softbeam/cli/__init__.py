@@ -160,7 +160,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         Command(
             "evaluate",
             "runs",
-            "Score a run: softbeam evaluate RUN [--split dev | --data.test FILE] [--beam 3] [--json]",
+            "Score a run: "
+            "softbeam evaluate RUN [--split dev | --data.test FILE] [--beam 3] [--json]",
         ),
         Command(
             "analyze",
@@ -190,7 +191,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         Command(
             "reproduce",
             "report",
-            "Reproduce a table of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]",
+            "Reproduce a table of the thesis: "
+            "softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]",
         ),
         Command(
             "worker",
@@ -205,12 +207,14 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         Command(
             "score",
             "sample",
-            "Score texts by pseudo-log-likelihood: softbeam score --mlm NAME --input FILE [--per-token]",
+            "Score texts by pseudo-log-likelihood: "
+            "softbeam score --mlm NAME --input FILE [--per-token]",
         ),
         Command(
             "infill",
             "sample",
-            'Fill all gaps of a text jointly: softbeam infill --mlm NAME --text "… [MASK] [MASK] …"',
+            "Fill all gaps of a text jointly: "
+            'softbeam infill --mlm NAME --text "… [MASK] [MASK] …"',
         ),
         Command(
             "certify",

@@ -129,15 +129,24 @@ def counted_sites(
 def raw_score(
     logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
 ) -> Float[Tensor, " cells"]:
-    """The target's logit. Raises ValueError if the logits are log-probabilities."""
-    # The probabilities of one cell may sum to 1 by chance, but not those of several.
+    """The target's logit. Raises ValueError if the logits are log-probabilities.
+
+    Elsewhere than on the CPU, where raising would wait for the device, it returns NaN, which
+    kernels refuse.
+    """
+    values = logits.gather(-1, moved(target, logits.device)[:, None])[:, 0]
+    if len(logits) < 2:  # the probabilities of one cell may sum to 1 by chance
+        return values
     rounding = min(64 * torch.finfo(logits.dtype).eps, 0.05)
-    if len(logits) > 1 and bool((logits.logsumexp(-1).abs() < rounding).all()):
+    sums_to_one = (logits.logsumexp(-1).abs() < rounding).all()
+    if logits.device.type != "cpu":
+        return values.masked_fill(sums_to_one, float("nan"))
+    if bool(sums_to_one):
         raise ValueError(
             f"mlm.logits: all {len(logits)} cells sum to one, so they are log-probabilities. "
             "RawEnergy needs the logits from before the softmax; for these, use LocalEnergy"
         )
-    return logits.gather(-1, moved(target, logits.device)[:, None])[:, 0]
+    return values
 
 
 def local_score(

@@ -382,10 +382,20 @@ def score(
     kept = counted_sites(sites.mlm, texts, sites.counted) & cache.known(tokens)[chains]
     rest = energy_of(parts.rest, texts, chains, like=texts.new_zeros(len(texts)).double())
     scores = rest.new_zeros(texts.shape)
+    found: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, sites, and their scores on a device
+
+    def settle() -> None:
+        """Copy the scores to the texts' device, all at once."""
+        if found:
+            rows, places, values = (torch.cat(part) for part in zip(*found, strict=True))
+            scores[rows, places] = values.to(scores.device).double()
+            found.clear()
+
     if bool(kept.any()):
         row, site = kept.nonzero(as_tuple=True)
-        cached = sites.score(cache.at(chains[row], site), texts[kept])
-        scores[kept] = cached.to(scores.device).double()
+        found.append((row, site, sites.score(cache.at(chains[row], site), texts[kept])))
+        if limit is not None or cache.logits.device == scores.device:
+            settle()
 
     def so_far() -> Tensor:
         return rest - parts.weight * scores.sum(-1)
@@ -396,17 +406,14 @@ def score(
         if limit is not None:
             going &= ~(so_far() > limit)
         row, site = (asked & going[:, None]).nonzero(as_tuple=True)
-        order, values = [], []
         for index, logits in site_logits(
             sites.mlm, texts, row, site, sites.owner, limit=sites.rows
         ):
             r, s = row[index], site[index]
-            order.append(index)
-            values.append(sites.score(logits, texts[r, s]))
+            found.append((r, s, sites.score(logits, texts[r, s])))
             seen.append(Rows(chains[r], s, logits).where(chains[r] < cache.room(logits)))
-        if order:  # one copy to the device of the texts
-            index = torch.cat(order)
-            scores[row[index], site[index]] = torch.cat(values).to(scores.device).double()
+        settle()
+    settle()
     return Scored(so_far(), seen)
 
 
