@@ -51,6 +51,22 @@ BENCHES = {
             | {f"{form}, MB": f"peak_mb.{form}" for form in ("ce", *FORMS)}
         },
     ),
+    "decode": Bench(
+        "Beam search",
+        "Processor seconds of `live_beam_search` (live), `beam_search` (beam) and CTranslate2, all "
+        "with the weights of one Marian model, and how many times as fast as `generate` of "
+        "transformers they are, in turns ([how](design/0022-hard-beam-speed.md)).",
+        {
+            "rows": {
+                "sentences": "case",
+                "search": "search",
+                "s": "seconds",
+                "times generate": "ratio",
+                "same outputs": "same",
+                "tokens": "tokens",
+            }
+        },
+    ),
     "exact": Bench(
         "Exact training of random fields",
         "The true conditionals of an LSTM random field against one batch of all substituted "

@@ -47,6 +47,13 @@ class FedDecoder(Decoder, Protocol):
     ) -> Float[Tensor, "batch time vocab"]: ...  # scores of step t given emb[:, : t + 1]; e0 first
 
 
+@runtime_checkable
+class SelectingDecoder(Decoder, Protocol):
+    """A decoder that can be bound to some of its sources alone: others are finished."""
+
+    def select(self, sentences: Int[Tensor, " left"]) -> Decoder: ...
+
+
 class Ends(NamedTuple):
     """Where outputs end: at a limit for each row and, if there is an end mark, right after it."""
 

@@ -1,18 +1,21 @@
-"""The demo's parts, small; the whole of it is run with networking blocked elsewhere."""
+"""The demo's parts, and the whole of it, small and with networking blocked."""
 
 import io
+import json
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
 
 from softbeam.cli import main
-from softbeam.experiments.demo import Size, conclusions, demo, listed, sampled, what_next
+from softbeam.experiments.demo import conclusions, listed, sampled, what_next
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.sampling.tiny import TinyMLM
+from support.fenced import fenced, write_dictionary
 
 
 def test_listing_all_texts_is_the_mean_by_plain_loops():
@@ -39,22 +42,50 @@ def test_the_exact_sampler_finds_the_mean_and_the_other_does_not():
     assert abs(gibbs.mean - truth) > 8 * gibbs.error
 
 
+DEMO = """
+import json
+from pathlib import Path
+from softbeam.experiments.demo import Size, demo
+size = Size(words=400, tokens=500, epochs=1, chains=20, sweeps=15)
+tables = demo(Path("the demo"), size=size, quiet=False)
+Path("tables.json").write_text(json.dumps(tables))
+"""
+
+
+@pytest.fixture(scope="module")
+def fenced_demo(tmp_path_factory) -> tuple[Path, str]:
+    """A folder in which a small demo was run without network, and what it printed."""
+    folder = tmp_path_factory.mktemp("fenced")
+    data = write_dictionary(folder / "data")
+    done = fenced(["-c", DEMO], folder, SOFTBEAM_DATA=str(data))
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
 @pytest.mark.slow
-def test_the_whole_story(tmp_path, capsys, monkeypatch):
-    size = Size(words=400, tokens=500, epochs=1, chains=40, sweeps=20)
-    tables = demo(tmp_path / "the demo", size=size, quiet=True)
+def test_the_demo_needs_no_network(fenced_demo):
+    folder, said = fenced_demo
+    assert "Metropolis-Hastings" in said and (folder / "the demo" / "report.html").is_file()
+    assert not (folder / "network").exists(), (folder / "network").read_text()
+
+
+@pytest.mark.slow
+def test_the_whole_story(fenced_demo, capsys, monkeypatch):
+    folder, said = fenced_demo
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SOFTBEAM_DATA", str(folder / "data"))
+    tables = json.loads((folder / "tables.json").read_text())
     trained = ["cross-entropy", "more cross-entropy", "scheduled sampling"]
     trained += ["soft beam, local", "soft beam, global"]
     assert [row["training"] for row in tables["accuracy"]] == trained
     assert [row["training"] for row in tables["differences"]] == trained[2:]
     samplers = ["all texts listed", "Metropolis-Hastings", "degenerate Gibbs"]
     assert [row["sampler"] for row in tables["sampling"]] == samplers
-    said = capsys.readouterr().out
     assert all(f"- {line}" in said for line in conclusions(tables))
-    page = (tmp_path / "the demo" / "report.html").read_text()
+    page = (folder / "the demo" / "report.html").read_text()
     assert all(name in page for name in (*trained, *samplers))  # both halves
     assert "Soft beams" in page and "Training loss, direct-loss" in page
-    commands = what_next(tmp_path / "the demo")
+    commands = what_next(Path("the demo"))
     assert all(command in said for command in commands)
     decode, evaluate, train, sample, report = map(shlex.split, commands)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"knowledge\n")))

@@ -55,6 +55,12 @@ def test_padding_never_changes_a_number(options, lengths, extra):
 
 
 @pytest.mark.parametrize("options", KINDS)
+def test_some_sources_can_be_left_out(options):
+    batch = collate(examples([5, 2, 4]))
+    conformance.some_sources_can_be_left_out(build(options)(batch.source), batch.target)
+
+
+@pytest.mark.parametrize("options", KINDS)
 def test_order_of_the_batch_does_not_matter(options):
     batch = collate(examples([2, 6, 4]))
     conformance.the_order_of_the_batch_does_not_matter(build(options), batch)

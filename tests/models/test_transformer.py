@@ -129,6 +129,12 @@ def test_padding_never_changes_a_number(options, lengths, extra):
 
 
 @kinds
+def test_some_sources_can_be_left_out(options):
+    batch = batch_of([5, 2, 4])
+    conformance.some_sources_can_be_left_out(build(options)(batch.source), batch.target)
+
+
+@kinds
 def test_order_of_the_batch_does_not_matter(options):
     conformance.the_order_of_the_batch_does_not_matter(build(options), batch_of([2, 6, 4]))
 

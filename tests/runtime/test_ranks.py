@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,23 +24,8 @@ from softbeam.training.config import RunConfig, Stage, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.runs import read_metrics
 from support.descent import descended
-from support.processes import end, forked, module, run_together, torchrun, workers
+from support.processes import end, module, ranks_of, torchrun, wait_for
 from support.small_data import write_tagging
-
-SCRIPT = """
-import sys
-from pathlib import Path
-import torch
-from softbeam.training.config import from_yaml
-from softbeam.training.many import train
-sys.path.insert(0, TESTS)
-from support.descent import descended
-
-descended(from_yaml(Path(sys.argv[1]) / "cross-entropy.yaml"), Path(sys.argv[1]) / "descended")
-for config in sorted(Path(sys.argv[1]).glob("*.yaml")):
-    torch.set_default_dtype(torch.float32 if config.stem == "single" else torch.float64)
-    train(from_yaml(config), config.with_suffix(""))
-""".replace("TESTS", repr(str(Path(__file__).parents[1])))
 
 
 @pytest.fixture
@@ -129,13 +113,15 @@ def configs(folder: Path) -> dict[str, RunConfig]:
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory) -> tuple[Path, dict[str, RunConfig], str]:
-    """All of them trained by two processes, in one start of torchrun."""
+def together(nursery, tmp_path_factory) -> tuple[Path, dict[str, RunConfig]]:
+    """All of them trained by two processes, which are started once."""
     folder = tmp_path_factory.mktemp("together")
     made = configs(folder)
     for name, config in made.items():
         (folder / f"{name}.yaml").write_text(to_yaml(config))
-    return folder, made, run_together(torchrun(module(folder, "train_all", SCRIPT), str(folder)))
+    end = nursery.life([str(folder)], program="support.rank_programs:train_all", ranks=2)
+    assert end.code == 0, end.said
+    return folder, made
 
 
 def losses(folder: Path) -> list[float]:
@@ -148,7 +134,7 @@ DETERMINISTIC = ("cross-entropy", "accumulation", "self-normalized", "direct-los
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_two_processes_give_the_loss_and_the_weights_of_one(name, together, tmp_path, double):
-    folder, made, _ = together
+    folder, made = together
     summary = train(made[name], tmp_path / "one", quiet=True)
     one, two = losses(tmp_path / "one"), losses(folder / name)
     assert len(one) > 6 and one == pytest.approx(two, rel=0, abs=1e-9)
@@ -161,7 +147,7 @@ def test_two_processes_give_the_loss_and_the_weights_of_one(name, together, tmp_
 
 @pytest.mark.slow
 def test_gradients_are_sums_divided_once(together, tmp_path):
-    folder, made, _ = together
+    folder, made = together
     descended(made["cross-entropy"], tmp_path / "one")
     one, two = (
         load_file(f / "weights.safetensors") for f in (tmp_path / "one", folder / "descended")
@@ -172,7 +158,7 @@ def test_gradients_are_sums_divided_once(together, tmp_path):
 
 @pytest.mark.slow
 def test_in_single_precision_the_losses_are_equal_to_1e_6(together, tmp_path):
-    folder, made, _ = together
+    folder, made = together
     train(made["single"], tmp_path / "one", quiet=True)
     assert load_file(tmp_path / "one" / "model.safetensors")["bos"].dtype == torch.float32
     assert losses(tmp_path / "one") == pytest.approx(losses(folder / "single"), rel=0, abs=1e-6)
@@ -180,8 +166,9 @@ def test_in_single_precision_the_losses_are_equal_to_1e_6(together, tmp_path):
 
 @pytest.mark.slow
 def test_random_objectives_and_restarts_run_together(together):
-    folder, made, said = together
-    assert said == ""  # progress goes to stderr, and nothing was printed twice
+    folder, _ = together
+    for rank in range(2):  # progress goes to stderr, and nothing was printed twice
+        assert (folder / f"said-{rank}").read_text() == ""
     rows = read_metrics(folder / "dropout")
     assert {row["kind"] for row in rows} == {"train", "dev"}
     updates = [row["update"] for row in rows if row["kind"] == "train"]
@@ -196,9 +183,9 @@ def test_random_objectives_and_restarts_run_together(together):
 def command(folder: Path, out: Path, *more: str) -> list[str]:
     words = ["train", "tagging", "--data.train", str(folder / "a.conll")]
     words += ["--data.dev", str(folder / "b.conll"), "--out", str(out), "--quiet"]
-    words += ["--pretrain.epochs", "3", "--pretrain.tokens", "40", "--model.hidden", "12"]
+    words += ["--pretrain.epochs", "2", "--pretrain.tokens", "40", "--model.hidden", "12"]
     words += ["--model.dropout", "0.3", "--checkpoint_every", "3", "--log_every", "1"]
-    words += ["--objective", "scheduled-sampling", "--finetune.epochs", "8"]
+    words += ["--objective", "scheduled-sampling", "--finetune.epochs", "4"]
     words += ["--finetune.tokens", "40", "--finetune.objective.gold_epochs", "0"]
     return [*words, *more]
 
@@ -208,19 +195,20 @@ def without_time(folder: Path) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_they_end_with_the_same_weights(together, tmp_path):
+def test_killed_and_resumed_they_end_with_the_same_weights(together, nursery, tmp_path):
     """Dropout and coins of both processes go on; one of the two is killed while it trains."""
     folder, out = together[0], tmp_path / "killed"
-    said = run_together(forked(*command(folder, tmp_path / "whole", "--json")))
-    assert len(said.splitlines()) == 3, "one process alone speaks"
-    with subprocess.Popen(forked(*command(folder, out))) as launcher:
-        while not (out / "checkpoint.safetensors").exists():
-            assert launcher.poll() is None
-            time.sleep(0.01)
-        workers(launcher)[1].kill()
-        assert launcher.wait(timeout=60) != 0
+    whole = nursery.life(command(folder, tmp_path / "whole", "--json"), ranks=2)
+    said = [line for line in whole.said.splitlines() if not line.startswith("WARNING")]
+    assert whole.code == 0 and len(said) == 3 and whole.said.count("WARNING") < 2, (
+        "one process alone speaks"
+    )
+    nursery.begin(command(folder, out), ranks=2)
+    wait_for(out / "checkpoint.safetensors")
+    ranks_of(nursery)[1].kill()
+    assert nursery.end().code != 0
     assert (out / "checkpoint.safetensors").exists() and not (out / "summary.json").exists()
-    run_together(forked(*command(folder, out, "--resume")))
+    assert nursery.life(command(folder, out, "--resume"), ranks=2).code == 0
     whole, resumed = (load_file(f / "model.safetensors") for f in (tmp_path / "whole", out))
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     assert without_time(tmp_path / "whole") == without_time(out)
@@ -228,16 +216,13 @@ def test_killed_and_resumed_they_end_with_the_same_weights(together, tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(
-    together, tmp_path, capsys
+    together, nursery, tmp_path, capsys
 ):
     out = tmp_path / "stopped"
-    pipes = {"stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(forked(*command(together[0], out)), **pipes) as launcher:
-        while not (out / "checkpoint.safetensors").exists():
-            assert launcher.poll() is None
-            time.sleep(0.01)
-        workers(launcher)[1].terminate()  # not the one that writes
-        _, said = launcher.communicate(timeout=60)
+    nursery.begin(command(together[0], out), ranks=2)
+    wait_for(out / "checkpoint.safetensors")
+    ranks_of(nursery)[1].terminate()  # not the one that writes
+    said = nursery.end().said
     assert said.count("--resume goes on with") == 2, said
     assert not (out / "summary.json").exists()
     assert main([*command(together[0], out, "--resume")]) == 0
@@ -247,8 +232,10 @@ def test_a_signal_stops_all_of_them_after_one_update_and_one_process_can_go_on(
 
 
 STOPPED = """
-import os, signal
+import json, os, signal, sys
+from softbeam.cli import main
 from softbeam.runtime import ranks
+assert main(json.loads(sys.argv[1])) == 0
 ranks.BEAT, ranks.PATIENT_BEATS = 0.1, 10
 with ranks.joined():
     ranks.wait()
@@ -260,12 +247,16 @@ with ranks.joined():
 
 @pytest.mark.slow
 def test_a_process_that_stops_is_named(tmp_path):
-    """The others would wait for it for days; torchrun then kills it."""
-    command = torchrun(module(tmp_path, "stopped", STOPPED))
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
+    """The others would wait for it for days; torchrun then kills it. Before, a run is trained."""
+    write_tagging(tmp_path / "a.conll", 60, 1)
+    write_tagging(tmp_path / "b.conll", 20, 2)
+    words = command(tmp_path, tmp_path / "run", "--pretrain.epochs", "1", "--finetune.epochs", "1")
+    started = torchrun(module(tmp_path, "stopped", STOPPED), json.dumps(words))
+    with subprocess.Popen(started, stderr=subprocess.PIPE, text=True) as launcher:
         assert launcher.stderr is not None
         said = next(line for line in launcher.stderr if "has not answered" in line)
         end(launcher)
+    assert (tmp_path / "run" / "summary.json").is_file()
     expected = "softbeam: rank 0 ends: rank 1 has not answered for 1 s (stopped, or its machine is"
     assert said.startswith(expected)
 

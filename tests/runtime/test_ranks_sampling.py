@@ -3,8 +3,6 @@
 import contextlib
 import io
 import json
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,8 @@ from softbeam.errors import UserError
 from softbeam.runtime import ranks
 from softbeam.sampling.texts.files import begin, checkpoint_of, make_header, write_samples
 from softbeam.sampling.texts.settings import SamplingConfig
-from support.processes import forked, module, run_together, torchrun, workers
+from support.processes import ranks_of, wait_for
 from support.tiny_bert import letter_mlm, write_letter_mlm
-
-SCRIPT = """
-import contextlib, json, sys
-from pathlib import Path
-from softbeam.runtime import ranks
-from softbeam.cli import main
-
-folder = Path(sys.argv[1])
-for name, words in json.loads((folder / "commands.json").read_text()).items():
-    said = folder / f"{name}.said-{ranks.rank()}"
-    with said.open("w") as file, contextlib.redirect_stdout(file):
-        assert main(words) == 0
-"""
 
 
 def test_blocks_are_all_of_it_in_order(monkeypatch):
@@ -99,14 +84,15 @@ def commands(folder: Path, out: Path) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def both(folder, tmp_path_factory) -> tuple[Path, Path]:
+def both(folder, nursery, tmp_path_factory) -> tuple[Path, Path]:
     """What one process and what two have said and written."""
     one, two = (tmp_path_factory.mktemp(name) for name in ("one", "two"))
     for name, words in commands(folder, one).items():
         with (one / f"{name}.said-0").open("w") as file, contextlib.redirect_stdout(file):
             assert main(words) == 0
     (two / "commands.json").write_text(json.dumps(commands(folder, two)))
-    run_together(torchrun(module(two, "together", SCRIPT), str(two)))
+    end = nursery.life([str(two)], program="support.rank_programs:run_commands", ranks=2)
+    assert end.code == 0, end.said
     return one, two
 
 
@@ -131,7 +117,7 @@ def test_two_processes_say_the_same_in_the_same_order(name, both):
 
 
 @pytest.mark.slow
-def test_killed_samplers_go_on_to_the_same_file(folder, tmp_path):
+def test_killed_samplers_go_on_to_the_same_file(folder, nursery, tmp_path):
     words = commands(folder, tmp_path)["sample"]
     more = ["--sweeps", "20", "--checkpoint-every", "0"]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -140,13 +126,11 @@ def test_killed_samplers_go_on_to_the_same_file(folder, tmp_path):
     out = tmp_path / "killed.jsonl"
     command = [*words, *more, "--out", str(out)]
     second = tmp_path / "killed.jsonl.1-of-2"
-    with subprocess.Popen(forked(*command), stderr=subprocess.DEVNULL) as launcher:
-        while not (checkpoint_of(out).exists() and checkpoint_of(second).exists()):
-            assert launcher.poll() is None
-            time.sleep(0.005)
-        workers(launcher)[1].kill()
-        assert launcher.wait(timeout=60) != 0
+    nursery.begin(command, ranks=2)
+    wait_for(checkpoint_of(out), checkpoint_of(second))
+    ranks_of(nursery)[1].kill()
+    assert nursery.end().code != 0
     assert not out.with_suffix(".json").exists()
-    run_together(forked(*command, "--resume"))
+    assert nursery.life([*command, "--resume"], ranks=2).code == 0
     assert out.read_bytes() == whole
     assert not second.exists() and not checkpoint_of(out).exists()

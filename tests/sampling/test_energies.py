@@ -15,7 +15,8 @@ from softbeam.sampling.energies import (
     chosen,
     raw_score,
 )
-from softbeam.sampling.tiny import TinyMLM
+from softbeam.sampling.masking import site_logits
+from softbeam.sampling.tiny import CountedMlm, TinyMLM
 from softbeam.types import BoundEnergy, Energy
 
 PAD, SEP = 0, 2
@@ -243,3 +244,25 @@ def test_energies_of_a_module_have_gradients():
     mlm = Net()
     LocalEnergy(mlm)(TEXTS).sum().backward()
     assert mlm.out.grad.abs().sum() > 0
+
+
+def test_equal_rows_of_equal_sources_are_computed_once():
+    mlm = CountedMlm(TinyMLM(words=4, sources=4, seed=0))
+    word = int(mlm.allowed.nonzero()[0])
+    text = [word, word + 1, word + 2]
+    tokens = torch.tensor([text, [word, word + 1, word + 3], text, text])
+    energy = LocalEnergy(mlm, owner=torch.tensor([0, 0, 0, 0]))
+    expected = torch.stack([LocalEnergy(mlm.mlm)(row[None])[0] for row in tokens])
+    torch.testing.assert_close(energy(tokens), expected)
+    assert mlm.rows == 5, "three of the first text, and two more; the last word is masked in one"
+    mlm.rows = 0
+    packs = [(a.tolist(), len(b)) for a, b in site_logits(mlm, tokens, *sites(tokens), limit=2)]
+    assert [len(a) for a, _ in packs] == [b for _, b in packs] and mlm.rows == 5
+    assert sorted(i for a, _ in packs for i in a) == list(range(12))
+    mlm.rows = 0
+    list(site_logits(mlm, tokens, *sites(tokens), torch.arange(4)))
+    assert mlm.rows == 12, "rows of different sources are different"
+
+
+def sites(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones_like(tokens).nonzero(as_tuple=True)

@@ -1,5 +1,8 @@
 """Hard search against enumeration and plain loops."""
 
+from copy import copy
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -82,6 +85,68 @@ def test_live_beam_search_equals_plain_loops(k, seed):
         values = torch.tensor([b for b, _ in expected], dtype=torch.float64)
         torch.testing.assert_close(found.scores[row, : len(expected)], values)
         assert found.scores[row, len(expected) :].isneginf().all()
+
+
+class Leaving(ToyDecoder):
+    """A decoder that can be bound to some of its sources, and counts the rows of its steps."""
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.rows: list[int] = []
+
+    def select(self, sentences):
+        other = copy(self)
+        other._parameters = self._parameters | {
+            "memory": torch.nn.Parameter(self.memory[sentences])
+        }
+        return other
+
+    def step(self, state, emb):
+        self.rows.append(len(emb))
+        return super().step(state, emb)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize(
+    "search", [beam_search, partial(live_beam_search, stop="sure")], ids=["inside", "apart"]
+)
+def test_finished_sentences_leave_the_batch_and_nothing_changes(search, k):
+    limits = torch.arange(30) % 7 + 1
+    stays, leaves = (kind(vocab=4, batch=30, seed=5) for kind in (ToyDecoder, Leaving))
+    knobs = {"k": k, "lengths": limits, "eos": EOS, "nbest": k}
+    expected, found = (search(LocallyNormalized(d), **knobs) for d in (stays, leaves))
+    torch.testing.assert_close(found.scores, expected.scores)
+    real = expected.scores.isfinite()  # a space of one step has fewer than 5 outputs
+    assert found.tokens[real].equal(expected.tokens[real])
+    assert found.lengths[real].equal(expected.lengths[real])
+    assert leaves.rows[-1] < 10 * k < max(leaves.rows)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.2, -0.5])
+def test_a_sure_stop_changes_no_output(penalty):
+    decoder, limits = LocallyNormalized(Leaving(vocab=4, batch=40, seed=2)), torch.full((40,), 14)
+    knobs = {"k": 3, "lengths": limits, "eos": EOS, "nbest": 3, "length_penalty": penalty}
+    whole = live_beam_search(decoder, **knobs)
+    steps, decoder.decoder.rows = decoder.decoder.rows, []
+    for a, b in zip(live_beam_search(decoder, **knobs, stop="sure"), whole, strict=True):
+        torch.testing.assert_close(a, b)
+    assert sum(decoder.decoder.rows) < sum(steps)
+
+
+def test_stops_at_the_first_are_earlier_and_can_be_worse():
+    decoder, limits = LocallyNormalized(Leaving(vocab=4, batch=40, seed=2)), torch.full((40,), 14)
+    rows, best = {}, {}
+    for stop in ("limit", "sure", "likely", "first"):
+        decoder.decoder.rows = []
+        found = live_beam_search(
+            decoder, k=3, lengths=limits, eos=EOS, length_penalty=0.2, stop=stop
+        )
+        rows[stop], best[stop] = (
+            sum(decoder.decoder.rows),
+            found.scores[:, 0] / found.lengths[:, 0] ** 0.2,
+        )
+    assert rows["limit"] >= rows["sure"] > rows["likely"] > rows["first"]
+    assert (best["first"] <= best["limit"] + 1e-9).all() and (best["first"] < best["limit"]).any()
 
 
 def test_a_finished_hypothesis_takes_a_place_in_one_search_alone():

@@ -187,3 +187,12 @@ def gradients_flow_through_the_mixed_cache(adapter: HfModel, source: Tensor) -> 
         return soft_beam_loss(adapter(source), costs, k=2, alpha=0.5)
 
     assert torch.autograd.gradcheck(loss, parameters, check_undefined_grad=False, fast_mode=True)
+
+
+def some_sources_can_be_left_out(decoder, target: Tensor) -> None:
+    """Bound to some of its sources, in another order, a decoder scores these as before."""
+    some = torch.tensor([2, 0])
+    part = decoder.select(some)
+    torch.testing.assert_close(part.forced(target[some]), decoder.forced(target)[some])
+    steps = stepwise_scores(decoder, target)
+    torch.testing.assert_close(stepwise_scores(part, target[some]), steps[some])

@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 START = "start-up"
+Program = Callable[[list[str]], int]
 
 
 class Phase(NamedTuple):
@@ -80,7 +83,9 @@ class Nursery:
         self.modules = modules
 
     def __enter__(self) -> "Nursery":
-        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self.modules_cache = tempfile.TemporaryDirectory()  # of code that a model's folder brings
+        alone = {"HF_MODULES_CACHE": self.modules_cache.name}
+        alone |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, __file__, *self.modules],
             stdin=subprocess.PIPE,
@@ -95,9 +100,18 @@ class Nursery:
 
         Options are those of `run`, which is what the process does.
         """
-        assert self.process.stdin is not None and self.process.stdout is not None
+        self.begin(words, aim, **options)
+        return self.end()
+
+    def begin(self, words: list[str], aim: Aim | None = None, **options: Any) -> None:
+        """Start a command; `end` waits for it."""
+        assert self.process.stdin is not None
         request = {"words": words, "aim": aim, **options}
         print(json.dumps(request), file=self.process.stdin, flush=True)
+
+    def end(self) -> End:
+        """Wait for the end of the command that was begun last."""
+        assert self.process.stdout is not None
         answer = self.process.stdout.readline()
         assert answer, "the nursery has ended"
         return End(*json.loads(answer))
@@ -106,6 +120,7 @@ class Nursery:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(timeout=60)
+        self.modules_cache.cleanup()
 
 
 def killed(
@@ -117,6 +132,7 @@ def killed(
     kills: int,
     rng: random.Random,
     after: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> None:
     """Give a command again and again, each time killed, until it has ended well.
 
@@ -128,10 +144,11 @@ def killed(
         kills: so many are `enough`, if every phase was hit.
         rng: of the moments.
         after: called after each kill.
+        options: those of `run`.
     """
     while True:
         aim = None if enough(hits, phases, kills) else random_aim(phases, hits, rng)
-        end = nursery.life(words, aim)
+        end = nursery.life(words, aim, **options)
         if end.hit is None:
             assert end.code == 0, end.said
             return
@@ -174,6 +191,7 @@ MARKS = (  # what is called when a phase is entered; phases may lie within one a
 
 def serve(modules: list[str]) -> None:
     """Lives as they are asked for, until nothing more is."""
+    sys.path[0] = str(Path(__file__).parents[1])
     for name in ("softbeam.cli", *modules):
         import_module(name)
     gc.freeze()  # a child that collects garbage would copy the pages of everything imported
@@ -228,6 +246,8 @@ def run(
     here: "Here",
     words: list[str],
     *,
+    program: str = "softbeam.cli:main",
+    ranks: int = 1,
     largest: int | None = None,
     user: int | None = None,
     memory: int | None = None,
@@ -240,6 +260,8 @@ def run(
     Args:
         here: where the child is.
         words: the command.
+        program: the module and the function that the words are given to.
+        ranks: the number of processes that run it together, as under torchrun.
         largest: the size that no file may exceed.
         user: a number to run as.
         memory: bytes that the process may have beyond those it has now.
@@ -268,11 +290,11 @@ def run(
     for module, name, phase in MARKS:
         if module in sys.modules:
             here.mark(sys.modules[module], name, PHASES.index(phase))
-    from softbeam.cli import main
-
+    module, _, name = program.partition(":")
     try:
+        main = getattr(import_module(module), name)
         here.enter(PHASES.index(START))
-        code = main(words)
+        code = launch(ranks, main, words) if ranks > 1 else main(words)
         gc.collect()  # what is closed late may complain
     except BaseException:
         traceback.print_exc()
@@ -280,6 +302,39 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     return code
+
+
+def launch(world: int, main: Program, words: list[str]) -> int:
+    """Run a command in several processes; if one of them fails, the others are stopped."""
+    port = free_port()
+    children = {start(main, words, rank, world, port) for rank in range(world)}
+    failed = False
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        if status and not failed:
+            failed = True
+            for other in children:
+                with suppress(ProcessLookupError):
+                    os.kill(other, signal.SIGTERM)
+    return int(failed)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return server.getsockname()[1]
+
+
+def start(main: Program, words: list[str], rank: int, world: int, port: int) -> int:
+    """Fork a process that runs the command; returns its number."""
+    if child := os.fork():
+        return child
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    code = main(words)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 class Here:

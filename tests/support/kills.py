@@ -65,10 +65,12 @@ def lines_of(out: Path) -> list:
     return [panel["lines"] for panel in json.loads((out / "figure-6.1.json").read_text())["panels"]]
 
 
-def kill_a_grid(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Counter[str]:
-    """The same for a grid, whose finished cells stay as they are."""
-    whole = folder / "whole"
-    end = nursery.life(grid_words(whole))
+def kill_a_grid(
+    nursery: Nursery, data: Path, folder: Path, *, kills: int, seed: int
+) -> Counter[str]:
+    """The same for a grid, whose finished cells stay as they are; data is its data directory."""
+    whole, variables = folder / "whole", {"SOFTBEAM_DATA": str(data)}
+    end = nursery.life(grid_words(whole), variables=variables)
     assert end.code == 0, end.said
     hits, rng, numbers = Counter[str](), random.Random(seed), count()
     while not enough(hits, OF_A_GRID, kills):
@@ -79,7 +81,8 @@ def kill_a_grid(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Cou
             assert now | done == now, "a finished cell was run again"
             done.update(now)
 
-        killed(nursery, grid_words(out), OF_A_GRID, hits, kills=kills, rng=rng, after=kept)
+        words, chosen = grid_words(out), {"kills": kills, "rng": rng, "after": kept}
+        killed(nursery, words, OF_A_GRID, hits, **chosen, variables=variables)
         kept()
         assert lines_of(out) == lines_of(whole), hits
     return hits

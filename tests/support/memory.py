@@ -1,15 +1,19 @@
 """The memory of a process that samples, seen from outside, and of one that does so repeatedly."""
 
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import linear_regression
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
+
+from softbeam.cli import main
+from softbeam.sampling.texts import files
+from support.forked_commands import Nursery
+from support.processes import wait_for
 
 
 class Measured(NamedTuple):
@@ -31,42 +35,48 @@ def slope(points: Sequence[Measured], *, warm: float) -> float:
     return linear_regression([p.minutes for p in kept], [p.megabytes for p in kept]).slope
 
 
-def sampling(mlm: Path, out: Path, *, code: str = "") -> subprocess.Popen:
-    """A `sample` that never ends by itself; other code may run before it."""
+def endless(mlm: Path, out: Path) -> list[str]:
+    """The words of a `sample` that does not end by itself."""
     words = ["sample", "--mlm", str(mlm), "--text", "A[MASK]C[MASK]", "--chains", "2", "--quiet"]
-    words += ["--sweeps", "10000000", "--burn-in", "1", "--out", str(out)]
-    start = f"import sys\n{code}\nfrom softbeam.cli import main\nsys.exit(main({words!r}))"
-    return subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.DEVNULL)
+    return [*words, "--sweeps", "10000000", "--burn-in", "1", "--out", str(out)]
+
+
+def main_with_a_leak(words: list[str]) -> int:
+    """Run a command that keeps 10 kB for each line that it writes."""
+    plain, kept = files.as_line, []
+
+    def leaky(value: Any) -> Any:
+        kept.append(bytearray(10_000))
+        return plain(value)
+
+    files.as_line = leaky
+    return main(words)
 
 
 def watched(
-    process: subprocess.Popen, out: Path, *, every: float, enough: Callable[[Measured], bool]
+    nursery: Nursery, out: Path, *, every: float, enough: Callable[[Measured], bool]
 ) -> list[Measured]:
-    """Its memory since it began to write; it is asked to stop when that is enough.
+    """Memory of a command that was begun since it began to write; it is stopped when it is enough.
 
     Args:
-        process: of `sampling`.
+        nursery: that runs an `endless` command.
         out: its file.
         every: seconds between two looks.
         enough: of what was measured last.
     """
     points: list[Measured] = []
-    seen = psutil.Process(process.pid)
+    wait_for(out)
+    (process,) = psutil.Process(nursery.process.pid).children()
+    started = time.monotonic()
     try:
-        while not out.exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        started = time.monotonic()
         while not points or not enough(points[-1]):
-            assert process.poll() is None
             minutes = (time.monotonic() - started) / 60
-            points.append(Measured(minutes, out.stat().st_size, seen.memory_info().rss / 1e6))
+            points.append(Measured(minutes, out.stat().st_size, process.memory_info().rss / 1e6))
             time.sleep(every)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 143
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()
+        end = nursery.end()
+    assert end.code == 143, end.said
     return points
 
 

@@ -1,10 +1,13 @@
-"""Commands in several processes: under torchrun, or forked, which takes less time."""
+"""Commands in several processes: under torchrun, or forked by a nursery, which takes less time."""
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
+
+from support.forked_commands import Nursery
 
 
 def torchrun(*words: str, processes: int = 2) -> list[str]:
@@ -13,40 +16,24 @@ def torchrun(*words: str, processes: int = 2) -> list[str]:
     return [*launcher, "--nproc-per-node", str(processes), *words]
 
 
-def forked(*words: str, processes: int = 2) -> list[str]:
-    """The words that start a softbeam command in so many processes with one import for all."""
-    return [
-        sys.executable,
-        str(Path(__file__).with_name("forked_ranks.py")),
-        str(processes),
-        *words,
-    ]
+def ranks_of(nursery: Nursery) -> list[psutil.Process]:
+    """The processes of the command that a nursery runs in several, by rank."""
+    (launcher,) = psutil.Process(nursery.process.pid).children()
+    return sorted(launcher.children(), key=lambda child: child.pid)
 
 
-def run_together(command: list[str], timeout: float = 240) -> str:
-    """Run it to its end; returns what it printed."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as launcher:
-        try:
-            out, err = launcher.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            end(launcher)
-            raise
-    assert launcher.returncode == 0, err
-    return out
+def wait_for(*paths: Path, seconds: float = 120) -> None:
+    """Wait until all of these files exist."""
+    last = time.monotonic() + seconds
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < last, f"not all of {paths} were written"
+        time.sleep(0.005)
 
 
 def end(launcher: subprocess.Popen) -> None:
     """Kill it and all that it has started."""
     for process in [*psutil.Process(launcher.pid).children(recursive=True), launcher]:
         process.kill()
-
-
-def workers(launcher: subprocess.Popen) -> dict[int, psutil.Process]:
-    """The processes that a launcher has started, by rank."""
-    children = psutil.Process(launcher.pid).children(recursive=True)
-    named = {int(c.environ()["RANK"]): c for c in children if "RANK" in c.environ()}
-    return named or dict(enumerate(sorted(children, key=lambda child: child.pid)))  # forked
 
 
 def module(folder: Path, name: str, code: str) -> str:

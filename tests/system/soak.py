@@ -9,7 +9,7 @@ import pytest
 
 from support.forked_commands import OF_A_GRID, OF_SAMPLING, OF_TRAINING
 from support.kills import kill_a_grid, kill_sampling, kill_training
-from support.memory import repeated, sampling, slope, watched
+from support.memory import endless, repeated, slope, watched
 
 pytestmark = pytest.mark.timeout(1200)
 MINUTES, WARM = 10.0, 2.0
@@ -30,15 +30,15 @@ def test_sampling_is_killed_twenty_times(nursery, letters_mlm, tmp_path):
 
 
 def test_a_grid_is_killed_ten_times(nursery, data_dir, tmp_path):
-    hits = kill_a_grid(nursery, tmp_path, kills=10, seed=20)
+    hits = kill_a_grid(nursery, data_dir, tmp_path, kills=10, seed=20)
     print(f"\na grid killed {hits.total()} times: {dict(hits)}")
     assert set(hits) >= set(OF_A_GRID) and hits.total() >= 10
 
 
-def test_the_memory_of_ten_minutes_of_sampling(letters_mlm, tmp_path):
+def test_the_memory_of_ten_minutes_of_sampling(letters_mlm, nursery, tmp_path):
     out = tmp_path / "s.jsonl"
-    process = sampling(letters_mlm, out)
-    points = watched(process, out, every=1.0, enough=lambda p: p.minutes >= MINUTES)
+    nursery.begin(endless(letters_mlm, out))
+    points = watched(nursery, out, every=1.0, enough=lambda p: p.minutes >= MINUTES)
     found, last = slope(points, warm=WARM), points[-1]
     print(
         f"\nsampled for {last.minutes:.1f} min, {last.written / 1e6:.1f} MB of samples: "

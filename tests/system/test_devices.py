@@ -4,6 +4,7 @@ The device is `support.pretended_device`, which refuses what CUDA refuses.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,16 @@ from softbeam.objectives.losses.energy import Memory, UnigramNoise
 from softbeam.objectives.losses.masked import hidden_at_rate, masked_cross_entropy
 from softbeam.reports.gold_on_beam import beam_recovery
 from softbeam.runtime.devices import device_of
+from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.sampling import kernels
-from softbeam.sampling.chains import Plan, RandomBlocks, run_chains, trace
+from softbeam.sampling.chains import Plan, RandomBlocks, partition, run_chains, trace
 from softbeam.sampling.compatibility import masked_cross_ratios
 from softbeam.sampling.energies import LocalEnergy
+from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.masked_search import mask_predict_decode
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.sampling.texts import api, files
+from softbeam.sampling.texts.sampler import sampler
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.schedules import Constant, Moment
 from softbeam.search.decoders import Forbidding, LocallyNormalized
@@ -410,3 +414,31 @@ def test_a_device_that_is_not_there_is_named(tmp_path):
         assert device_of("auto").type == device_of(f"{NAME}:0").type == device.type
         with pytest.raises(UserError, match=f"there is cpu, {NAME}:0"):
             device_of("mps")
+
+
+# How often the processor waits
+
+
+@pytest.mark.parametrize("settings", [{}, {"block": 2}, {"energy": "raw"}, {"kernel": "gibbs"}])
+def test_a_sampling_step_waits_for_the_device_at_most_three_times(settings):
+    config = SamplingConfig(free="all", chains=4, start="text", **settings)
+    with pretended_device() as device:
+        chains = sampler(letters(device), ["ACDKLAC"], config)
+        rng, kernel = torch.Generator().manual_seed(0), chains.kernel(1.0)
+        state = kernel.init(chains.tokens)
+        for positions in partition(chains.free, torch.ones(4).long(), rng=rng):
+            step = partial(kernel.step, state, positions, rng)
+            assert 1 <= count_synchronizations(step, device=NAME) <= 3
+            state = step()[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_energies_of_half_precision_are_summed_in_single_or_double(dtype):
+    mlm = letters(CPU, dtype)
+    tokens = mlm.encode(["ACDKLACDKL"]).tokens
+    energy = LocalEnergy(mlm)
+    each = energy.scores(tokens)
+    assert each.dtype == energy(tokens).dtype == torch.float32
+    assert float(energy(tokens)) == pytest.approx(-float(each.double().sum()), rel=1e-6)
+    kernel = fast_metropolis_hastings(energy, MaskedConditionals(mlm, allowed=mlm.alphabet))
+    assert kernel.init(tokens).energy.dtype == torch.float64

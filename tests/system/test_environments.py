@@ -2,7 +2,6 @@
 
 import ast
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -14,12 +13,12 @@ import pytest
 
 import softbeam
 from softbeam.cli import main
-from softbeam.data import catalogue
+from support.fenced import FENCES, fenced
 
 ROOT = Path(softbeam.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
-HERE = Path(__file__).resolve().parents[1] / "support"
-PROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TREE = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((TREE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TRAIN = "train tagging --data.train train.conll --data.dev dev.conll --quiet"
 TRIALS = "compare tagging --data.train train.conll --data.dev dev.conll --try a --try beam-crf"
 EXTRAS = {  # what an extra brings, and the commands that cannot do without
@@ -102,59 +101,6 @@ def test_no_module_needs_an_extra_to_be_imported():
 # No network, a read-only disk, a home that cannot be written
 
 
-def fenced(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python with these words where only the folder can be written."""
-    (folder / "a-file").touch()  # below which other programs, too, can make nothing
-    nowhere = str(folder / "a-file" / "home")
-    home = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), nowhere)
-    own = {"FENCE_WRITABLE": str(folder), "TMPDIR": str(folder)} | home | more
-    path = os.pathsep.join([str(HERE / "fences"), str(ROOT.parent)])
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SOFTBEAM_", "HF_", "MPL"))}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=kept | own | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-
-
-def write_dictionary(folder: Path) -> Path:
-    """A pronouncing dictionary of words that do not exist, as large as the demo needs."""
-    draw, lines = random.Random(1), []
-    while len(lines) < 3000:
-        parts = draw.choices(("b ae", "k ih", "t ah", "m ow", "s iy"), k=draw.randint(4, 8))
-        if len(lines) % 3 == 0:
-            parts = [draw.choice("bdfgklmnprstvz") + " " + draw.choice(("ae", "ih", "ah"))]
-            last = draw.choice("bdfgklmnprstvz")
-            lines.append(f"{parts[0].replace(' ', '')}{last} {parts[0].upper()}1 {last.upper()}")
-            continue
-        stress = draw.randrange(len(parts))
-        sounds = [f"{p.upper()}{int(i == stress)}" for i, p in enumerate(parts)]
-        lines.append(f"{''.join(parts).replace(' ', '')} {' '.join(sounds)}")
-    place = folder / catalogue.CORPORA["cmudict"].editions("cmudict")[-1].place
-    place.parent.mkdir(parents=True)
-    place.write_text("".join(f"{line}\n" for line in lines))
-    return folder
-
-
-SMALL_DEMO = """
-from pathlib import Path
-from softbeam.experiments.demo import Size, demo
-demo(Path("demo"), size=Size(words=60, tokens=400, epochs=1, chains=20, sweeps=15), quiet=False)
-"""
-
-
-@pytest.mark.slow
-def test_the_demo_needs_no_network(tmp_path):
-    data = write_dictionary(tmp_path / "data")
-    done = fenced(["-c", SMALL_DEMO], tmp_path, SOFTBEAM_DATA=str(data))
-    assert done.returncode == 0, done.stderr
-    assert "Metropolis-Hastings" in done.stdout and (tmp_path / "demo" / "report.html").is_file()
-    assert not (tmp_path / "network").exists(), (tmp_path / "network").read_text()
-
-
 @pytest.mark.slow
 def test_without_network_and_data_the_demo_says_what_it_lacks(tmp_path):
     """The fence is seen to hold: pip asks for the network in vain."""
@@ -196,7 +142,7 @@ def test_everything_runs_from_a_read_only_tree_with_an_unwritable_home(good, tmp
 
 
 def test_the_fence_keeps_the_disk_as_it_is(tmp_path):
-    target = HERE / "fences" / "written"
+    target = FENCES / "written"
     done = fenced(["-c", f"open({str(target)!r}, 'w')"], tmp_path)
     assert "Read-only file system" in done.stderr and not target.exists()
 

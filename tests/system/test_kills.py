@@ -146,8 +146,8 @@ def test_an_old_summary_is_not_taken_for_that_of_new_samples(nursery, letters_ml
 
 
 @pytest.mark.slow
-def test_a_killed_grid_ends_with_the_same_figures(nursery, data_dir, tmp_path):
-    assert set(kill_a_grid(nursery, tmp_path, kills=3, seed=1)) >= set(OF_A_GRID)
+def test_a_killed_grid_ends_with_the_same_figures(nursery, short_corpora, tmp_path):
+    assert set(kill_a_grid(nursery, short_corpora, tmp_path, kills=3, seed=1)) >= set(OF_A_GRID)
 
 
 @pytest.mark.slow

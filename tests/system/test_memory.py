@@ -2,27 +2,20 @@
 
 import pytest
 
-from support.memory import Measured, growth, sampling, slope, watched
+from support.memory import Measured, endless, growth, slope, watched
 
 WARM, ENOUGH = 40_000, 120_000  # bytes of samples, about 180 and 550 lines
 LIMIT = 1.0  # megabytes in between: 3 kB a line
-LEAK = """
-from softbeam.sampling.texts import files as sample_files
-plain, kept = sample_files.as_line, []
-def leaky(value):
-    kept.append(bytearray(10_000))
-    return plain(value)
-sample_files.as_line = leaky
-"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", ["", LEAK], ids=["as it is", "with a leak"])
-def test_memory_does_not_grow_while_it_samples(letters_mlm, tmp_path, code):
+@pytest.mark.parametrize("leak", [False, True], ids=["as it is", "with a leak"])
+def test_memory_does_not_grow_while_it_samples(letters_mlm, nursery, tmp_path, leak):
     out = tmp_path / "s.jsonl"
-    process = sampling(letters_mlm, out, code=code)
-    points = watched(process, out, every=0.02, enough=lambda p: p.written >= ENOUGH)
-    assert (growth(points, warm=WARM) > LIMIT) == bool(code), points[:: len(points) // 10]
+    program = "support.memory:main_with_a_leak" if leak else "softbeam.cli:main"
+    nursery.begin(endless(letters_mlm, out), program=program)
+    points = watched(nursery, out, every=0.02, enough=lambda p: p.written >= ENOUGH)
+    assert (growth(points, warm=WARM) > LIMIT) == leak, points[:: len(points) // 10]
 
 
 def test_a_slope_is_of_what_comes_after_the_warm_up():

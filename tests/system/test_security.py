@@ -3,9 +3,6 @@
 import ast
 import io
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from hashlib import sha256
@@ -18,6 +15,7 @@ import softbeam
 from softbeam.cli import main
 from softbeam.errors import UserError
 from softbeam.models import catalogue
+from support.forked_commands import End, Nursery
 from support.tiny_bert import write_letter_mlm
 
 ROOT = Path(softbeam.__file__).parent
@@ -179,33 +177,23 @@ def with_code(folder: Path, marker: Path, **changed: str) -> Path:
     return folder
 
 
-def score(folder: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def score(nursery: Nursery, folder: Path, *more: str) -> End:
     """In a process, as it would be asked whether to trust the code and wait for an answer."""
-    cache = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "softbeam", "score", "--mlm", str(folder), "--text", "ACD"]
-    return subprocess.run(
-        [*command, "--quiet", *more],
-        input="y\n" * 9,
-        env=os.environ | cache,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words = ["score", "--mlm", str(folder), "--text", "ACD", "--quiet", *more]
+    return nursery.life(words, stdin="y\n" * 9)
 
 
 @pytest.mark.slow
-def test_code_in_a_folder_runs_only_if_asked(tmp_path):
+def test_code_in_a_folder_runs_only_if_asked(nursery, tmp_path):
     marker = tmp_path / "marker"
     mine = with_code(tmp_path / "mine", marker, model_type="mine")
-    refused = score(mine, tmp_path)
-    assert refused.returncode == 2 and not marker.exists()
-    assert (
-        len(refused.stderr.splitlines()) == 1 and "only with --trust-remote-code" in refused.stderr
-    )
-    assert refused.stdout == "", "nobody was asked"
+    refused = score(nursery, mine)
+    assert refused.code == 2 and not marker.exists()
+    (line,) = refused.said.splitlines()  # nobody was asked
+    assert "only with --trust-remote-code" in line
     known = with_code(tmp_path / "bert", marker)
-    plain = score(known, tmp_path)
-    assert plain.returncode == 0 and not marker.exists(), "a known model needs no code of theirs"
-    asked = score(mine, tmp_path, "--trust-remote-code")
-    assert asked.returncode == 0 and marker.read_text() == "run", asked.stderr
-    assert asked.stdout == plain.stdout
+    plain = score(nursery, known)
+    assert plain.code == 0 and not marker.exists(), "a known model needs no code of theirs"
+    asked = score(nursery, mine, "--trust-remote-code")
+    assert asked.code == 0 and marker.read_text() == "run", asked.said
+    assert asked.said == plain.said

@@ -50,6 +50,18 @@ BENCHES = {
         | rounds(7)
         | MEMORY,
     ),
+    "decode": Bench(
+        "Beam search against `generate` on the same Marian weights; CTranslate2 as a yardstick.",
+        "decode",
+        {
+            "vocab": Option(int, 8000, "size of the vocabulary"),
+            "width": Option(int, 256, "width of the model"),
+            "layers": Option(int, 3, "layers of encoder and decoder"),
+            "k": Option(int, 5, "beam size"),
+            "steps": Option(int, 32, "largest length of outputs"),
+        }
+        | rounds(5),
+    ),
     "exact": Bench(
         "Pseudolikelihood and log Z of an LSTM random field: time and memory.", "exact", rounds(7)
     ),
@@ -60,8 +72,11 @@ BENCHES = {
             "models": Option(
                 list[str],
                 ["multi30k", "rxnmapper"],
-                "multi30k, trained once in about four minutes, or names of pretrained models",
+                "multi30k, trained once in about four minutes, bert-mini (random weights), or "
+                "names of pretrained models",
             ),
+            "vocab": Option(int, 30_522, "words of a BERT with random weights"),
+            "block": Option(int, 1, "positions that are proposed together"),
             "chains": Option(int, 8, "number of chains"),
             "time": Option(int, 16, "words of a caption"),
             "steps": Option(int, 16, "proposals of a chain in a round"),
@@ -78,7 +93,8 @@ BENCHES = {
             "models": Option(
                 list[str],
                 ["bert-mini", "sapiens-vh"],
-                "bert-tiny, bert-mini, bert-small (random weights), or names of pretrained models",
+                "bert-tiny, bert-mini, bert-small, bert-12-256 (random weights), or names of "
+                "pretrained models",
             ),
             "texts": Option(int, 8, "number of texts"),
             "tokens": Option(int, 20, "tokens of each text"),

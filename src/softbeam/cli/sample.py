@@ -25,7 +25,9 @@ from softbeam.runtime.progress import Progress
 from softbeam.sampling.texts.settings import (
     MOST_ROWS,
     NOT_OF_INFILL,
+    Rows,
     SamplingConfig,
+    check_rows,
     infill_settings,
 )
 
@@ -172,10 +174,10 @@ def score(words: list[str]) -> int:
         help="number format of the model",
     )
     arguments.add_argument(
-        "--rows", type=int, default=256, help="largest number of rows the model gets at once"
+        "--rows", type=Rows, default=256, help="largest number of rows at once; auto is what fits"
     )
     parsed = arguments.parse_args(words)
-    check_range("--rows", parsed.rows, least=1, most=MOST_ROWS)
+    check_rows(parsed.rows)
     check_threads(parsed.threads)
     texts, mlm = given_texts(parsed), load_mlm(parsed)
     quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()

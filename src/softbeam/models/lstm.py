@@ -6,6 +6,7 @@ and learned attention sees only real positions.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from softbeam.models.characters import CharacterCnn
-from softbeam.tensors import real_tokens, reverse_within, with_pieces
+from softbeam.tensors import gather, real_tokens, reverse_within, with_pieces
 
 State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, and the step number
 
@@ -286,6 +287,12 @@ class LstmDecoder:
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
         state = self.model.attention.initial(self.encoded)
         return (state, 0), self.model.bos.expand(self.keys.shape[0], -1)
+
+    def select(self, sentences: Int[Tensor, " left"]) -> "LstmDecoder":
+        """The decoder of some of the sources."""
+        other = copy(self)
+        other.encoded, other.keys = gather((self.encoded, self.keys), sentences)
+        return other
 
     def step(
         self, state: State, emb: Float[Tensor, "rows emb"]

@@ -6,6 +6,8 @@ gathering or mixing them keeps positions apart, and gradients flow through a mix
 never changes a number, because nothing attends to it.
 """
 
+from copy import copy
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -87,6 +89,12 @@ class TransformerDecoder:
         batch = len(self.memories[0].key)
         state = tuple(layer.attention.empty(batch) for layer in self.layers)
         return state, self.model.bos.expand(batch, -1)
+
+    def select(self, sentences: Int[Tensor, " left"]) -> "TransformerDecoder":
+        """The decoder of some of the sources."""
+        other = copy(self)
+        other.memories = [memory.of(sentences) for memory in self.memories]
+        return other
 
     def step(
         self, state: State, emb: Float[Tensor, "rows emb"]

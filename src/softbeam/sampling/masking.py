@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from softbeam.tensors import distinct_rows
 from softbeam.types import MaskedLM
 
 ROWS = 256  # rows that the model gets at once
@@ -49,18 +50,27 @@ def site_logits(
     """Yield indices of sites (row, site), and the logits at these sites, each masked alone.
 
     At most `limit` sites are computed at a time. Texts of similar lengths go together, cut to the
-    longest of them, so that short texts are not padded to the length of long ones.
+    longest of them, so that short texts are not padded to the length of long ones. Rows that are
+    equal with their sites masked, as those of chains that hold the same text, are computed once.
     """
     if limit < 1:
         raise ValueError(f"limit={limit} must be at least 1")
     place = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     lengths = (place * (tokens != mlm.pad_id)).amax(-1)[row].maximum(site + 1)
-    for index in lengths.argsort(stable=True).split(limit):
-        if len(index):
-            width = int(lengths[index].max())
-            alone = one_hot(site[index], width).bool()
-            source = torch.zeros_like(index) if owner is None else owner[row[index]]
-            yield index, mlm.logits(tokens[row[index], :width], alone, source)
+    source = torch.zeros_like(row) if owner is None else owner[row]
+    hidden = tokens[row].scatter(1, site[:, None], mlm.pad_id)
+    distinct, which = distinct_rows(torch.cat([hidden, site[:, None], source[:, None]], 1))
+    every = torch.arange(len(row), device=row.device)
+    first = every.new_full((len(distinct),), len(row)).scatter_reduce(0, which, every, "amin")
+    order = (lengths[first] * len(row) + first).argsort()
+    turn = order.argsort()[which]  # equal rows have the same
+    for start in range(0, len(order), limit):
+        index = first[order[start : start + limit]]
+        width = int(lengths[index].max())
+        alone = one_hot(site[index], width).bool()
+        logits = mlm.logits(tokens[row[index], :width], alone, source[index])
+        equal = ((turn >= start) & (turn < start + limit)).nonzero()[:, 0]
+        yield (index, logits) if len(equal) == len(index) else (equal, logits[turn[equal] - start])
 
 
 class WrappedMlm:

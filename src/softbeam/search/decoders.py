@@ -1,5 +1,6 @@
 """Scores of given targets, wrappers that turn one `Decoder` into another, and checks."""
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from softbeam.errors import NotFinite
 from softbeam.schedules import LARGEST_ALPHA
-from softbeam.types import Decoder, FedDecoder, FusedDecoder, State
+from softbeam.types import Decoder, FedDecoder, FusedDecoder, SelectingDecoder, State
 
 PAD = 0  # the token that follows the end of a sequence
 
@@ -74,6 +75,20 @@ class Wrapped:
 
     def change(self, scores: Tensor) -> Tensor:
         return scores
+
+    def around(self, decoder: Decoder) -> "Wrapped":
+        """The same wrapper around another decoder."""
+        other = copy(self)
+        other.decoder = decoder
+        return other
+
+
+def selected(decoder: Decoder, sentences: Int[Tensor, " left"]) -> Decoder | None:
+    """The decoder of some of its sources alone; None if it has no `select`."""
+    if isinstance(decoder, Wrapped):
+        inner = selected(decoder.decoder, sentences)
+        return None if inner is None else decoder.around(inner)
+    return decoder.select(sentences) if isinstance(decoder, SelectingDecoder) else None
 
 
 class LocallyNormalized(Wrapped):

@@ -5,14 +5,21 @@ sentence's output does not depend on the batch it is in.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from softbeam.search.decoders import check_search, checked_scores, forced_scores
+from softbeam.search.decoders import (
+    LocallyNormalized,
+    check_search,
+    checked_scores,
+    forced_scores,
+    selected,
+)
+from softbeam.search.soft.fused import blocked_topk
 from softbeam.tensors import draw, gather, length_mask, nucleus, output_lengths
 from softbeam.types import Decoder, Hypotheses, State
 
@@ -121,19 +128,20 @@ def last_beam(
 
     `costs` are added to the scores of the cells; a finished prefix pays for padding.
     """
-    beam, parents, tokens = first_beam(decoder, lengths), [], []
+    beam, searched, steps = first_beam(decoder, lengths), Searched(decoder, len(lengths)), []
     for t in range(int(lengths.max())):
-        cells, state = expand(decoder, beam)  # line 5
-        if costs is not None:
-            cells = cells + costs[:, t, None].to(cells.dtype)
-        total, cell = best_cells(cells.flatten(1), k)  # line 6
-        step = choose(decoder, beam, total, cell, over=lengths <= t + 1, eos=eos)  # line 7: b, y
-        parents.append(step.parent)
-        tokens.append(step.token)
-        if step.finished.all():
+        rows = searched.sentences
+        cost = None if costs is None else costs[rows, t]
+        cells, state = continuations(searched.decoder, beam, k, cost)  # line 5
+        total, parent, token = best_continuations(cells, k)  # line 6
+        over = lengths[rows] <= t + 1
+        step = choose(beam, total, parent, token, over=over, eos=eos)  # line 7: b, y
+        steps.append((rows, total, step))
+        going = searched.leave(step.finished.all(1))
+        if going is None:
             break
-        beam = feed(decoder, beam, state, total, step)  # lines 9-10, of the parent (errata)
-    return follow_backpointers(parents, tokens), total  # line 11
+        beam = feed(decoder, beam, state, total, step, going)  # lines 9-10, of the parent (errata)
+    return whole_batch(steps, len(lengths))  # line 11
 
 
 class HardBeam(NamedTuple):
@@ -151,6 +159,54 @@ class Step(NamedTuple):
     parent: Int[Tensor, "batch beam"]
     token: Int[Tensor, "batch beam"]
     finished: Bool[Tensor, "batch beam"]
+
+
+class Searched:
+    """The sentences that are still searched, and the decoder of these alone.
+
+    Attributes:
+        sentences: their numbers in the whole batch.
+        decoder: bound to them.
+    """
+
+    def __init__(self, decoder: Decoder, batch: int):
+        self.decoder = decoder
+        self.sentences = torch.arange(batch, device=decoder.embedding.device)
+
+    def leave(self, finished: Bool[Tensor, " batch"]) -> Int[Tensor, " left"] | None:
+        """The places of the sentences that go on; None if all are finished.
+
+        Finished sentences go on too where the decoder cannot leave them out, or where they are so
+        few that it would not pay.
+        """
+        count = int((~finished).sum())
+        if count == 0:
+            return None
+        everything = torch.arange(len(finished), device=finished.device)
+        if count > 0.9 * len(finished):
+            return everything
+        going = (~finished).nonzero()[:, 0]
+        decoder = selected(self.decoder, going)
+        if decoder is None:
+            return everything
+        self.decoder, self.sentences = decoder, self.sentences[going]
+        return going
+
+
+def whole_batch(
+    steps: Sequence[tuple[Tensor, Tensor, Step]], batch: int
+) -> tuple[Int[Tensor, "batch beam steps"], Float[Tensor, "batch beam"]]:
+    """Paths and scores of all sentences, from (sentences, scores, choice) of each step."""
+    width = steps[-1][1].shape[1]
+    total = steps[0][1].new_full((batch, width), -torch.inf)
+    parents, tokens, slots = [], [], 1
+    for rows, score, step in steps:
+        now = score.shape[1]
+        stay = torch.arange(now, device=rows.device).clamp_max(slots - 1).expand(batch, now)
+        parents.append(stay.index_copy(0, rows, step.parent))
+        tokens.append(torch.zeros_like(stay).index_copy(0, rows, step.token))
+        total[rows, :now], slots = score, now
+    return follow_backpointers(parents, tokens), total
 
 
 def first_beam(decoder: Decoder, lengths: Int[Tensor, " batch"]) -> HardBeam:
@@ -171,37 +227,120 @@ def expand(decoder: Decoder, beam: HardBeam) -> tuple[Float[Tensor, "batch prev 
     return beam.total[:, :, None] + torch.where(beam.finished[:, :, None], stay, local), state
 
 
+class Continuations(NamedTuple):
+    """The best continuations of each prefix, best first; equal ones by the number of the token."""
+
+    total: Float[Tensor, "batch prev n"]
+    token: Int[Tensor, "batch prev n"]
+
+
+def continuations(
+    decoder: Decoder, beam: HardBeam, k: int, cost: Float[Tensor, "batch vocab"] | None = None
+) -> tuple[Continuations, State]:
+    """The k best cells of each row of `expand`, without a pass over all cells where it can be.
+
+    The normalizer of `LocallyNormalized` is taken off the best cells alone.
+    """
+    shape, log_z = beam.total.shape, None
+    inner = decoder.decoder if type(decoder) is LocallyNormalized else decoder
+    local, state = inner.step(beam.state, beam.emb)
+    if inner is not decoder:
+        log_z = local.logsumexp(-1, keepdim=True)
+    if cost is not None:
+        local = local + cost.to(local.dtype).repeat_interleave(shape[1], 0)
+    total, token = best_of_rows(local, beam.total.flatten()[:, None], log_z, k)
+    first = torch.arange(total.shape[1], device=total.device) == 0
+    stay = beam.total if cost is None else beam.total + cost[:, :1].to(beam.total.dtype)
+    alone = stay[:, :, None].where(first, -torch.inf)
+    ended = beam.finished[:, :, None]
+    cells = Continuations(
+        torch.where(ended, alone, total.unflatten(0, shape)),
+        torch.where(ended, 0, token.unflatten(0, shape)),
+    )
+    return cells, state
+
+
+def best_of_rows(
+    local: Float[Tensor, "rows vocab"],
+    base: Float[Tensor, "rows 1"],
+    log_z: Float[Tensor, "rows 1"] | None,
+    k: int,
+) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"]]:
+    """The k best of base + (local - log_z) in each row, and their columns; all if there are fewer.
+
+    Equal sums are in the order of the columns. Raises NotFinite if a score is NaN or +inf.
+    """
+
+    def summed(scores: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        return base[rows] + (scores if log_z is None else scores - log_z[rows])
+
+    n = min(k, local.shape[1])
+    token = blocked_topk(local, min(n + 1, local.shape[1]))
+    top = local.gather(1, token)
+    total = summed(checked_scores(top))
+    token, order = token.sort(-1)
+    total, order = total.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    token = token.gather(1, order)
+    if local.shape[1] > n:
+        tied = (total[:, n - 1] == total[:, n]) & total[:, n].isfinite()
+        if bool(tied.any()):  # the last place is contested, maybe by cells that are not among these
+            rows = tied.nonzero()[:, 0]
+            sums, cells = summed(local[rows], rows).sort(dim=-1, descending=True, stable=True)
+            total = total.index_copy(0, rows, sums[:, : n + 1])
+            token = token.index_copy(0, rows, cells[:, : n + 1])
+    return total[:, :n], token[:, :n]
+
+
+def best_continuations(
+    cells: Continuations, k: int
+) -> tuple[Float[Tensor, "batch new"], Int[Tensor, "batch new"], Int[Tensor, "batch new"]]:
+    """Scores, parents and tokens of the k best; equal scores by (parent, token)."""
+    order = cells.total.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    total, token = (part.flatten(1).gather(1, order) for part in cells)
+    return total, order // cells.total.shape[2], token
+
+
 def choose(
-    decoder: Decoder,
     beam: HardBeam,
     total: Float[Tensor, "batch new"],
-    cell: Int[Tensor, "batch new"],
+    parent: Int[Tensor, "batch new"],
+    token: Int[Tensor, "batch new"],
     *,
     over: Bool[Tensor, " batch"],
     eos: int | None,
 ) -> Step:
-    """Read parents and tokens off the chosen cells; `over` says which sentences end here."""
-    parent = cell // len(decoder.embedding)
+    """The choice of a step; `over` says which sentences end here."""
     stayed = beam.finished.gather(1, parent)
-    token = torch.where(stayed, 0, cell % len(decoder.embedding))
+    token = torch.where(stayed, 0, token)
     finished = stayed | over[:, None] | total.isneginf()
     return Step(parent, token, finished if eos is None else finished | (token == eos))
 
 
 def feed(
-    decoder: Decoder, beam: HardBeam, state: State, total: Float[Tensor, "batch new"], step: Step
+    decoder: Decoder,
+    beam: HardBeam,
+    state: State,
+    total: Float[Tensor, "batch new"],
+    step: Step,
+    going: Int[Tensor, " left"] | None = None,
 ) -> HardBeam:
-    """Feed the tokens of a step to the states of their parents."""
+    """Feed the tokens of a step to the states of their parents, for the sentences that go on."""
     batch, width = beam.total.shape
     rows = torch.arange(batch, device=total.device)[:, None] * width + step.parent
-    emb = decoder.embedding[step.token.flatten()]
-    return HardBeam(gather(state, rows.flatten()), emb, total, step.finished)
+    token, finished = step.token, step.finished
+    if going is not None:
+        rows, token, total, finished = (part[going] for part in (rows, token, total, finished))
+    emb = decoder.embedding[token.flatten()]
+    return HardBeam(gather(state, rows.flatten()), emb, total, finished)
 
 
 def check_beam_size(k: int, nbest: int) -> None:
     """Raises ValueError unless 1 <= nbest <= k."""
     if k < 1 or not 1 <= nbest <= k:
         raise ValueError(f"k={k} and nbest={nbest}: need 1 <= nbest <= k")
+
+
+Stop = Literal["limit", "sure", "likely", "first"]
 
 
 def live_beam_search(
@@ -212,57 +351,91 @@ def live_beam_search(
     eos: int,
     nbest: int = 1,
     length_penalty: float = 0.0,
+    stop: Stop = "limit",
 ) -> Hypotheses:
     """Beam search as other toolkits have it (`generate`): finished hypotheses are kept apart.
 
     Of the 2k best continuations of a step, those among the first k that end join the finished, of
     whom the k best stay; the k best that do not end are extended. Where nothing ends early it is
     `beam_search`. A score of -inf marks places that a small space leaves empty.
+
+    Args:
+        decoder: as for `beam_search`, and so are the others.
+        k: number of open and of finished hypotheses.
+        lengths: largest length of each output.
+        eos: the token that ends an output.
+        nbest: number of outputs.
+        length_penalty: p in score / length**p, by which the finished are ranked.
+        stop: when a sentence with k finished hypotheses is left: at its limit; once it is `sure`
+            that no open one can pass the worst of them, given that step scores are never above 0,
+            as log-probabilities; once it is `likely`, which takes the open ones for as long as
+            they will be (`generate` with `early_stopping=False`; the same as sure without length
+            penalty); or at the `first` k (`early_stopping=True`).
     """
     check_beam_size(k, nbest)
     beam, time = first_beam(decoder, lengths.clamp(min=1)), int(lengths.max())
-    batch, vocab = len(lengths), len(decoder.embedding)
+    batch, searched = len(lengths), Searched(decoder, len(lengths))
     path = lengths.new_zeros(batch, 1, time)
-    done, done_total = (
-        lengths.new_zeros(batch, k, time),
-        beam.total.new_full((batch, k), -torch.inf),
-    )
-    done_lengths = torch.zeros_like(done[:, :, 0])
+    none = beam.total.new_full((batch, k), -torch.inf)
+    done = Hypotheses(lengths.new_zeros(batch, k, time), lengths.new_zeros(batch, k), none)
     for t in range(time):
-        cells, state = expand(decoder, beam)
-        score, cell = best_cells(cells.flatten(1), 2 * k)
-        parent, token = cell // vocab, cell % vocab
+        rows = searched.sentences
+        limits = lengths[rows]
+        cells, state = continuations(searched.decoder, beam, 2 * k)
+        score, parent, token = best_continuations(cells, 2 * k)
         grown = path.gather(1, parent[:, :, None].expand(-1, -1, time)).clone()
         grown[:, :, t] = token
-        ends = (token == eos) | (lengths <= t + 1)[:, None]
-        joins = (ends & (lengths > t)[:, None])[:, :k]
+        ends = (token == eos) | (limits <= t + 1)[:, None]
+        joins = (ends & (limits > t)[:, None])[:, :k]
         finished = ranked(
-            torch.cat([done, grown[:, :k]], 1),
-            torch.cat([done_lengths, torch.full_like(cell[:, :k], t + 1)], 1),
-            torch.cat([done_total, score[:, :k].masked_fill(~joins, float("-inf"))], 1),
+            torch.cat([done.tokens[rows], grown[:, :k]], 1),
+            torch.cat([done.lengths[rows], torch.full_like(parent[:, :k], t + 1)], 1),
+            torch.cat([done.scores[rows], score[:, :k].masked_fill(~joins, float("-inf"))], 1),
             k,
             length_penalty,
         )
-        done, done_lengths, done_total = finished
+        done = Hypotheses(*(a.index_copy(0, rows, b) for a, b in zip(done, finished, strict=True)))
         total, place = score.masked_fill(ends, float("-inf")).topk(min(k, score.shape[1]))
-        if total.isneginf().all():
+        over = total.isneginf().all(1) | closed(finished, total, limits, t, length_penalty, stop)
+        going = searched.leave(over)
+        if going is None:
             break
         path = grown.gather(1, place[:, :, None].expand(-1, -1, time))
-        none = torch.zeros_like(place, dtype=torch.bool)
-        step = Step(parent.gather(1, place), path[:, :, t], none)
-        beam = feed(decoder, beam, state, total, step)
-    return Hypotheses(*(part[:, :nbest] for part in finished))
+        step = Step(parent.gather(1, place), path[:, :, t], torch.zeros_like(place).bool())
+        path, beam = path[going], feed(decoder, beam, state, total, step, going)
+    return Hypotheses(*(part[:, :nbest] for part in done))
+
+
+def closed(
+    finished: Hypotheses,
+    total: Float[Tensor, "batch open"],
+    limits: Int[Tensor, " batch"],
+    t: int,
+    length_penalty: float,
+    stop: Stop,
+) -> Bool[Tensor, " batch"]:
+    """Whether the finished hypotheses of each sentence are k, and stay as they are."""
+    if stop == "limit":
+        return torch.zeros_like(limits, dtype=torch.bool)
+    worst = by_length(finished.scores, finished.lengths, length_penalty)[:, -1]
+    if stop == "first":
+        return ~worst.isneginf()
+    longest = limits if stop == "sure" and length_penalty > 0 else torch.full_like(limits, t + 1)
+    return by_length(total[:, 0], longest, length_penalty) <= worst
+
+
+def by_length(
+    total: Float[Tensor, "*rows"], lengths: Int[Tensor, "*rows"], length_penalty: float
+) -> Float[Tensor, "*rows"]:
+    """score / length**length_penalty."""
+    return total / lengths.clamp(min=1).to(total.dtype) ** length_penalty
 
 
 def best_cells(
     scores: Float[Tensor, "batch cells"], k: int
 ) -> tuple[Float[Tensor, "batch beam"], Int[Tensor, "batch beam"]]:
     """The k best cells, or all if there are fewer; equal scores in the order of the cells."""
-    n = min(k, scores.shape[1])
-    values, cells = scores.topk(min(n + 1, scores.shape[1]))
-    if ((values[:, 1:] == values[:, :-1]) & values[:, 1:].isfinite()).any():
-        values, cells = scores.sort(dim=-1, descending=True, stable=True)
-    return values[:, :n], cells[:, :n]
+    return best_of_rows(scores, scores.new_zeros(()).expand(len(scores), 1), None, k)
 
 
 def ranked(
@@ -273,7 +446,7 @@ def ranked(
     length_penalty: float,
 ) -> Hypotheses:
     """The `nbest` by score / length**length_penalty, best first."""
-    by = total / lengths.clamp(min=1).to(total.dtype) ** length_penalty
+    by = by_length(total, lengths, length_penalty)
     order = by.sort(dim=-1, descending=True, stable=True).indices[:, :nbest]
     tokens = path.gather(1, order[:, :, None].expand(-1, -1, path.shape[2]))
     return Hypotheses(tokens, lengths.gather(1, order), total.gather(1, order))

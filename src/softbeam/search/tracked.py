@@ -52,12 +52,12 @@ def tracked_beam(
         gold = cells.gather(1, gold_cell[:, None]).squeeze(1)
         score, cell = best_cells(cells, k)
         over = lengths <= t + 1
-        step = choose(decoder, beam, score, cell, over=over, eos=eos)
+        step = choose(beam, score, cell // vocab, cell % vocab, over=over, eos=eos)
         tracked = Tracked(t, _grow(path, step), score, cell == gold_cell[:, None], gold)
         yield tracked
         slot = tracked.is_gold.int().argmax(1)  # 0 after a fall: where the search starts again
         score, cell = _restart(tracked, cell, gold_cell)
-        step = choose(decoder, beam, score, cell, over=over, eos=eos)
+        step = choose(beam, score, cell // vocab, cell % vocab, over=over, eos=eos)
         path, beam = _grow(path, step), feed(decoder, beam, state, score, step)
 
 

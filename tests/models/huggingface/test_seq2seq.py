@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from softbeam.errors import UserError
+from softbeam.models.huggingface.fast_steps import OFFSETS
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
 from softbeam.objectives.scheduled_sampling import TwoPassScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant, Moment
+from softbeam.search.decoders import stepwise_scores
 from softbeam.search.hard import beam_search
 from softbeam.types import Batch
 from support import conformance
@@ -126,6 +128,35 @@ def test_objectives_reach_every_parameter(make, objective):
         if parameter.requires_grad and not shift and not unread:
             assert parameter.grad is not None and parameter.grad.isfinite().all(), name
             assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("make", [marian, bart])
+def test_fast_steps_are_those_of_the_model(make):
+    """With the model's weights of now, and only without gradients."""
+    adapter, source = HfSeq2Seq(random(make)), sources(5)
+    for scale in (1.0, 0.9):
+        with torch.no_grad():
+            adapter.model.get_decoder().layers[0].fc1.weight.mul_(scale)
+            decoder = adapter(source)
+            assert decoder.fast is not None
+            expected = decoder.forced(source)
+            torch.testing.assert_close(stepwise_scores(decoder, source), expected)
+        assert stepwise_scores(adapter(source), source).requires_grad
+
+
+def test_fast_steps_that_differ_are_not_used(monkeypatch):
+    adapter, source = HfSeq2Seq(random(marian)), sources(5)
+    monkeypatch.setitem(OFFSETS, "MarianMTModel", 1)  # the second position in place of the first
+    with torch.no_grad():
+        decoder = adapter(source)
+        assert decoder.fast is None and adapter(source).fast is None
+        torch.testing.assert_close(stepwise_scores(decoder, source), decoder.forced(source))
+
+
+@families
+def test_some_sources_can_be_left_out(make):
+    with torch.no_grad():
+        conformance.some_sources_can_be_left_out(HfSeq2Seq(random(make))(sources(3)), sources(3))
 
 
 def test_errors():

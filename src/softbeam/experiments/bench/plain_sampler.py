@@ -1,9 +1,9 @@
 """Metropolis-Hastings as public samplers write it: a pass for each position, logits everywhere.
 
 This sampler is a baseline for speed and an oracle for tests: plain loops that share no code with
-the package. Each pass masks one position of every chain. Random numbers are drawn in the same order
-as in the package, one choice and one acceptance for each step, so that the same seed gives the same
-chain.
+the package. For a proposal, a pass masks the given positions of every chain; for an energy, each
+pass masks one position. Random numbers are drawn in the same order as in the package, the words and
+then one acceptance for each chain, so that the same seed gives the same chain.
 """
 
 from collections.abc import Callable
@@ -51,18 +51,20 @@ def plain_sampler(
 
     @torch.no_grad()
     def step(state: ChainState, positions: Tensor, rng: Generator) -> tuple[ChainState, StepInfo]:
-        tokens, rows = state.tokens, torch.arange(len(state.tokens))
-        site = positions.long().argmax(-1)
-        scores = at(tokens, site)
+        tokens = state.tokens
+        chain = positions.nonzero()[:, 0]
+        cells = torch.arange(len(chain))
+        scores = logits(torch.where(positions, mask_id, tokens))[positions]
         scores[:, ~allowed] = float("-inf")
         log_q = torch.log_softmax(scores, -1)
         word = torch.multinomial(torch.exp(log_q), 1, generator=rng)[:, 0]
         new = tokens.clone()
-        new[rows, site] = word
+        new[positions] = word
+        back = log_q[cells, tokens[positions]] - log_q[cells, word]
         old_energy = state.energy if keep_energy else energy(tokens)
         new_energy = energy(new)
-        log_a = old_energy - new_energy + log_q[rows, tokens[rows, site]] - log_q[rows, word]
-        same = word == tokens[rows, site]
+        log_a = (old_energy - new_energy).index_add(0, chain, back.double())
+        same = (new == tokens).all(-1)
         log_a = torch.where(same, 0.0, log_a).clamp(max=0.0)
         u = torch.rand(len(tokens), generator=rng, dtype=torch.float64)
         accepted = torch.log(u) < log_a

@@ -20,11 +20,12 @@ from torch.nn.functional import gelu, linear
 from softbeam.errors import UserError
 from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.experiments.bench.plain_sampler import FullLogits, plain_sampler
+from softbeam.experiments.bench.score import SHAPES, VOCAB, random_bert
 from softbeam.experiments.bench.trained_mlm import trained_mlm
 from softbeam.models.catalogue import load_mlm
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.masked import TransformerMlm
-from softbeam.sampling.chains import Plan, partition, run_chains, trace
+from softbeam.sampling.chains import ConstantBlocks, Plan, partition, run_chains, trace
 from softbeam.sampling.diagnostics import bulk_ess
 from softbeam.sampling.energies import LocalEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
@@ -44,10 +45,20 @@ class Setting(NamedTuple):
     mlm: TransformerMlm | HfMaskedLM
     tokens: Tensor
     free: Tensor
+    block: int = 1  # positions that are proposed together
 
 
-def setting(model: str, *, chains: int, time: int, updates: int, double: bool = False) -> Setting:
-    """A model with a start for each chain: held-out captions, or one reaction for all."""
+def setting(
+    model: str,
+    *,
+    chains: int,
+    time: int,
+    updates: int,
+    vocab: int = VOCAB,
+    block: int = 1,
+    double: bool = False,
+) -> Setting:
+    """A model with a start for each chain: held-out captions, frequent words, or one reaction."""
     if model == "multi30k":
         trained = trained_mlm(updates=updates)
         rows = [row for row in trained.held_out if len(row) == time][:chains]
@@ -57,10 +68,30 @@ def setting(model: str, *, chains: int, time: int, updates: int, double: bool = 
             )
         tokens = torch.tensor(rows)
         mlm = trained.model.double() if double else trained.model
-        return Setting(mlm, tokens, torch.ones_like(tokens, dtype=torch.bool))
+        return Setting(mlm, tokens, torch.ones_like(tokens, dtype=torch.bool), block)
+    if model in SHAPES:
+        loaded = peaked(random_bert(model, vocab), double)
+        texts = ["".join(f"w{(7 * i + j) % 40}" for j in range(time)) for i in range(chains)]
+        prompts = loaded.encode(texts)
+        return Setting(loaded, prompts.tokens, ~prompts.frozen, block)
     loaded = load_mlm(model, dtype="float64" if double else "float32")
     prompts = loaded.encode([REACTION] * chains)
-    return Setting(loaded, prompts.tokens, ~prompts.frozen)
+    return Setting(loaded, prompts.tokens, ~prompts.frozen, block)
+
+
+def peaked(mlm: HfMaskedLM, double: bool) -> HfMaskedLM:
+    """Make a random model choose as trained ones do: few words are frequent, and context matters.
+
+    With blocks of 4 words, about a fifth of the proposals is accepted.
+    """
+    model = mlm.model.double() if double else mlm.model
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(6)
+    bias = model.cls.predictions.decoder.bias
+    first = int(mlm.allowed.nonzero()[0])
+    bias[first:] -= 2.5 * torch.arange(1, 1 + len(bias) - first).log()
+    return mlm
 
 
 def full_logits(mlm: TransformerMlm | HfMaskedLM) -> FullLogits:
@@ -121,9 +152,9 @@ def take_steps(
     return state, infos
 
 
-def some_blocks(free: Tensor, steps: int, seed: int) -> list[Tensor]:
-    """Single sites in random order, sweep after sweep."""
-    rng, size = torch.Generator().manual_seed(seed), torch.ones_like(free[:, 0]).long()
+def some_blocks(free: Tensor, steps: int, seed: int, block: int = 1) -> list[Tensor]:
+    """Blocks of sites in random order, sweep after sweep."""
+    rng, size = torch.Generator().manual_seed(seed), torch.full((len(free),), block)
     blocks: list[Tensor] = []
     while len(blocks) < steps:
         blocks += list(partition(free, size, rng=rng))
@@ -132,7 +163,8 @@ def some_blocks(free: Tensor, steps: int, seed: int) -> list[Tensor]:
 
 def burn_in_texts(case: Setting, sweeps: int) -> Tensor:
     """The texts of a setting after some sweeps of the fast form."""
-    plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
+    plan = Plan(sweeps=sweeps, burn_in=0)  # of single sites, which burn in faster
     state = ChainState(case.tokens, torch.zeros(len(case.tokens)))
     for record in run_chains(
         kernel("fast", case).kernel, case.tokens, case.free, plan=plan, rng=rng
@@ -149,7 +181,7 @@ def compare_forms(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[
     processor: dict[str, list[float]] = {form: [] for form in FORMS}
     rows = dict.fromkeys(FORMS, 0)
     for turn in range(repeats):
-        blocks = some_blocks(case.free, steps, turn)
+        blocks = some_blocks(case.free, steps, turn, case.block)
         for form in FORMS:
             before = kernels[form].rows()
 
@@ -175,7 +207,7 @@ def compare_forms(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[
 
 def identical(case: Setting, *, steps: int) -> dict[str, bool]:
     """Whether each form's chain is that of the reference: tokens, flags, energies to 1e-9."""
-    blocks, expected = some_blocks(case.free, steps, 0), None
+    blocks, expected = some_blocks(case.free, steps, 0, case.block), None
     equal = {}
     for form in ("reference", *FORMS):
         stepper = kernel(form, case).kernel
@@ -193,7 +225,8 @@ def identical(case: Setting, *, steps: int) -> dict[str, bool]:
 
 def long_run(case: Setting, *, sweeps: int) -> dict[str, float]:
     """The chain's ESS of the energy for each sweep, and its rates."""
-    plan, rng = Plan(sweeps=sweeps, burn_in=0), torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
+    plan = Plan(sweeps=sweeps, burn_in=0, blocks=ConstantBlocks(size=case.block))
     stepper = kernel("fast", case).kernel
     traced = trace(run_chains(stepper, case.tokens, case.free, plan=plan, rng=rng))
     ess = bulk_ess(traced.energy)
@@ -210,7 +243,7 @@ def two_steps(form: str, model: str, **options: Any) -> dict[str, Any]:
     """Load a model and make two steps, for the memory that they take."""
     case = setting(model, **options)
     stepper = kernel(form, case).kernel
-    take_steps(stepper, stepper.init(case.tokens), some_blocks(case.free, 2, 0), 0)
+    take_steps(stepper, stepper.init(case.tokens), some_blocks(case.free, 2, 0, case.block), 0)
     return {}
 
 
@@ -224,13 +257,15 @@ def run(
     burn_in: int = 30,
     long: int = 100,
     updates: int = 4000,
+    vocab: int = VOCAB,
+    block: int = 1,
     memory: bool = True,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Speed, effective sample size and memory of each form, for each model.
 
     Args:
-        models: multi30k, which is trained here, or names of pretrained models.
+        models: multi30k, which is trained here, shapes of BERTs, or names of pretrained models.
         chains: number of chains.
         time: words of a caption; a reaction has its own length.
         steps: steps of a turn, each of them a proposal for every chain.
@@ -238,16 +273,25 @@ def run(
         burn_in: sweeps before anything is measured.
         long: sweeps of the run whose ESS is computed.
         updates: updates that multi30k is trained for.
+        vocab: words of a BERT with random weights.
+        block: positions that are proposed together.
         memory: whether peaks are measured.
         progress: called with lines of text as they are known.
     """
     rows = []
     for model in models:
-        options: dict[str, Any] = {"chains": chains, "time": time, "updates": updates}
+        options: dict[str, Any] = {
+            "chains": chains,
+            "time": time,
+            "updates": updates,
+            "vocab": vocab,
+            "block": block,
+        }
         case = setting(model, **options)
-        sites, vocab = int(case.free[0].sum()), len(case.mlm.allowed)
+        sites, words = int(case.free[0].sum()), len(case.mlm.allowed)
         progress(
-            f"{model}: V={vocab} T={sites} {len(case.tokens)} chains, burn-in of {burn_in} sweeps"
+            f"{model}: V={words} T={sites} {len(case.tokens)} chains, blocks of {block}, "
+            f"burn-in of {burn_in} sweeps"
         )
         case = case._replace(tokens=burn_in_texts(case, burn_in))
         chain = long_run(case, sweeps=long)
@@ -259,7 +303,7 @@ def run(
         exact = setting(model, **options, double=True)._replace(tokens=case.tokens)
         same = identical(exact, steps=min(steps, 16))
         for form, figures in forms.items():
-            sweeps_per_s = figures["proposals_per_s"] / sites / len(case.tokens)
+            sweeps_per_s = figures["proposals_per_s"] * block / sites / len(case.tokens)
             figures["ess_per_s"] = chain["ess_per_sweep"] * sweeps_per_s
             figures["identical_in_float64"] = same[form]
             if memory:
@@ -271,5 +315,14 @@ def run(
                 f"{peak}  {figures['over_2t_1']:5.1f}x 2T+1  {figures['over_t_1']:5.1f}x T+1  "
                 f"{'same chain' if same[form] else 'ANOTHER CHAIN'}"
             )
-        rows.append({"model": model, "vocab": vocab, "time": sites, "chain": chain, "forms": forms})
+        rows.append(
+            {
+                "model": model,
+                "vocab": words,
+                "time": sites,
+                "block": block,
+                "chain": chain,
+                "forms": forms,
+            }
+        )
     return {"bench": "sampler", "chains": chains, "steps": steps, "repeats": repeats, "rows": rows}

@@ -25,7 +25,12 @@ from softbeam.sampling.texts.score import score_texts
 
 # Layers and width of published BERTs with 30,522 words. Their weights are random here, as no
 # package carries them; time and memory do not depend on weights.
-SHAPES = {"bert-tiny": (2, 128), "bert-mini": (4, 256), "bert-small": (4, 512)}
+SHAPES = {
+    "bert-tiny": (2, 128),
+    "bert-mini": (4, 256),
+    "bert-small": (4, 512),
+    "bert-12-256": (12, 256),
+}
 VOCAB = 30_522
 ANTIBODY = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFTFSSYAMSWVRQAPGKGLEWVSAISGSGGSTYYADSVKGRFTISRDNSKNTLYLQMNSLRAEDTAV"
@@ -35,13 +40,16 @@ REACTIONS = "CC(=O)O.OCCC>>CC(=O)O", "CCN.CC(=O)Cl>>CC(=O)NCC"
 
 def model_of(name: str) -> HfMaskedLM:
     """A model of a published shape with random weights, or a pretrained model."""
-    if name not in SHAPES:
-        return catalogue.load_mlm(name)
+    return random_bert(name, VOCAB) if name in SHAPES else catalogue.load_mlm(name)
+
+
+def random_bert(name: str, vocab: int) -> HfMaskedLM:
+    """A model of a published shape with random weights; its words are w0, w1 and so on."""
     from transformers import BertConfig, BertForMaskedLM
 
     layers, width = SHAPES[name]
     config = BertConfig(
-        vocab_size=VOCAB,
+        vocab_size=vocab,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=width // 64,
@@ -49,7 +57,7 @@ def model_of(name: str) -> HfMaskedLM:
         pad_token_id=0,
     )
     specials = conversions.BERT_SPECIALS
-    words = [*specials.values(), *(f"w{i}" for i in range(VOCAB - len(specials)))]
+    words = [*specials.values(), *(f"w{i}" for i in range(vocab - len(specials)))]
     torch.manual_seed(0)
     tokenizer = conversions.word_level(words, r"w\d+", specials, 512)
     return HfMaskedLM(BertForMaskedLM(config), tokenizer)

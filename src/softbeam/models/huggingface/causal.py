@@ -69,14 +69,10 @@ class HfCausalDecoder(HfDecoder):
         whole = as_state(outputs.past_key_values)
         before = tuple((key[:, :, :-1], value[:, :, :-1]) for key, value in whole)
         place = torch.arange(source.shape[1] - 1, device=source.device)
-        self._sources = Prompts(before, place < lengths[:, None] - 1, lengths)
+        sources = Prompts(before, place < lengths[:, None] - 1, lengths)
         last = source.gather(1, lengths[:, None] - 1)[:, 0]
         empty = tuple((key[:, :, :0], value[:, :, :0]) for key, value in whole)
-        super().__init__(adapter, adapter.embedding()[last], empty)
-
-    @property
-    def sources(self) -> Prompts:
-        return self._sources
+        super().__init__(adapter, adapter.embedding()[last], empty, sources)
 
     def extend(
         self, state: State, emb: Float[Tensor, "rows time emb"]

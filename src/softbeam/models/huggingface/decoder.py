@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from softbeam.errors import UserError
-from softbeam.tensors import map_state
+from softbeam.tensors import gather, map_state
 
 State = tuple[tuple[Tensor, Tensor], ...]  # keys and values of each layer: rows heads time each
 
@@ -92,7 +93,10 @@ class HfModel(nn.Module):
 
     def in_order(self, scores: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows vocab"]:
         """Reorder the model's scores by the numbers used here."""
-        return scores if self.pad_id == 0 else scores[..., self.order]
+        if self.pad_id == 0:
+            return scores
+        swapped = torch.tensor([0, self.pad_id], device=scores.device)
+        return scores.index_copy(-1, swapped, scores.index_select(-1, swapped.flip(0)))
 
 
 class HfDecoder(ABC):
@@ -102,10 +106,13 @@ class HfDecoder(ABC):
         adapter: the model.
         first: the embedding that each output starts with.
         empty: the state before the first position.
+        sources: a nested tuple of tensors with a row for each source; all rows of a beam share it.
     """
 
-    def __init__(self, adapter: HfModel, first: Float[Tensor, "batch emb"], empty: State):
-        self.adapter, self.first, self.empty = adapter, first, empty
+    def __init__(
+        self, adapter: HfModel, first: Float[Tensor, "batch emb"], empty: State, sources: Any
+    ):
+        self.adapter, self.first, self.empty, self.sources = adapter, first, empty, sources
         self._embedding = adapter.embedding()
         self._wide: dict[tuple[int, bool], Any] = {}
 
@@ -115,6 +122,13 @@ class HfDecoder(ABC):
 
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
         return self.empty, self.first
+
+    def select(self, sentences: Int[Tensor, " left"]) -> "HfDecoder":
+        """The decoder of some of the sources."""
+        other = copy(self)
+        other.first, other.empty = gather((self.first, self.empty), sentences)
+        other.sources, other._wide = gather(self.sources, sentences), {}
+        return other
 
     def step(
         self, state: State, emb: Float[Tensor, "rows emb"]
@@ -152,11 +166,6 @@ class HfDecoder(ABC):
         self, state: State, emb: Float[Tensor, "rows time emb"]
     ) -> tuple[Float[Tensor, "rows time vocab"], State]:
         """Score the positions after those of the state; return the scores and the new state."""
-
-    @property
-    @abstractmethod
-    def sources(self) -> Any:
-        """A nested tuple of tensors with a row for each source; all rows of a beam share it."""
 
     def widened(self, rows: int) -> Any:
         """Repeat `sources` for this number of rows; computed once for each width of a beam."""

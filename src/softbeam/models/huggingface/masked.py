@@ -2,8 +2,9 @@
 
 The output layer, most of the work for a large vocabulary, runs only at the masked cells: the
 encoder's states at these cells are gathered before the model's own head reads them. This is exact
-if the head treats every position separately. Each model is tested on a small input, in single
-precision, when it is wrapped; if its head mixes positions, it is evaluated everywhere.
+if the head treats every position separately. Some architectures have a faster form (`fast_rows`).
+Each model is tested on a small input, in single precision, when it is wrapped: a form whose scores
+are not those of the model is not used, and if the head mixes positions, it is evaluated everywhere.
 """
 
 import inspect
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
+from softbeam.models.huggingface.fast_rows import FastRows
 from softbeam.models.huggingface.hub import loading_options
 from softbeam.runtime.files import LARGEST_TENSORS, check_input
 from softbeam.tensors import length_mask, lengths_of, may_stand, moved
@@ -41,9 +43,10 @@ class HfMaskedLM:
     `alphabet` is `allowed`, except for models of proteins, whose tokens for unknown, ambiguous and
     rare residues and for gaps of alignments are allowed in texts but not sampled by default.
 
-    `separable` is True if the output layer runs only at the masked cells; `paddable`, if rows of
-    different lengths may share a batch. If padding would change a number (FNet, ConvBERT), each
-    length is a separate batch.
+    `fast` is True if the scores are those of `FastRows`, whose batches have rows of one length.
+    Otherwise `separable` is True if the output layer runs only at the masked cells; `paddable`, if
+    rows of different lengths may share a batch. If padding would change a number (FNet, ConvBERT),
+    each length is a separate batch.
 
     Args:
         model: the model; it is switched to evaluation, and its parameters are frozen.
@@ -69,6 +72,7 @@ class HfMaskedLM:
             check_numbers(plain)
             self.separable = self._is_separable(*trial, plain)
             self.paddable = self._is_paddable(*trial, plain)
+            self._fast = self._fast_rows(*trial, plain)
         vocab = plain.shape[-1]
         self._allowed = torch.zeros(vocab, dtype=torch.bool)
         self._allowed[[i for i in usable if i < vocab]] = True
@@ -139,6 +143,10 @@ class HfMaskedLM:
         return self
 
     @property
+    def fast(self) -> bool:
+        return self._fast is not None and self.model.device.type == "cpu"
+
+    @property
     def allowed(self) -> Bool[Tensor, " vocab"]:
         return self._allowed
 
@@ -161,7 +169,7 @@ class HfMaskedLM:
         """Score the masked cells, each given the unmasked ones; `owner` is not read."""
         lengths = lengths_of((tokens != self.pad_id) | masked)
         ids = tokens.masked_fill(masked, self.mask_id)
-        if self.paddable:
+        if self.paddable or self.fast:
             return self._cells(ids, masked, lengths)
         row = masked.nonzero()[:, 0]
         alike = [lengths == length for length in lengths.unique()]
@@ -178,8 +186,13 @@ class HfMaskedLM:
         width = int(lengths.max()) if len(lengths) else 0
         if self.longest is not None and width > self.longest:
             raise UserError(f"a text has {width} tokens; the model's limit is {self.longest}")
-        call = self._gathered if self.separable else self._plain
-        logits = call(ids[:, :width], masked[:, :width], length_mask(lengths, width))
+        if self.fast and bool(masked.any()):
+            if self._fast is None or not self._fast.current():
+                self._fast = FastRows(self.model)
+            logits = self._fast(ids, masked, lengths)
+        else:
+            call = self._gathered if self.separable else self._plain
+            logits = call(ids[:, :width], masked[:, :width], length_mask(lengths, width))
         if logits.device.type == "cpu":  # elsewhere it would wait; energies are checked later
             check_numbers(logits)
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
@@ -233,6 +246,17 @@ class HfMaskedLM:
     def _is_paddable(self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor) -> bool:
         ids = pad(ids, (0, 3), value=self.pad_id)
         return agree(self._plain(ids, pad(masked, (0, 3)), pad(real, (0, 3))), plain)
+
+    def _fast_rows(
+        self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor
+    ) -> FastRows | None:
+        try:
+            if self.model.device.type != "cpu":  # its many small steps are for a processor
+                return None
+            fast = FastRows(self.model)
+            return fast if agree(fast(ids, masked, real.sum(-1)), plain) else None
+        except (LookupError, RuntimeError, ValueError, TypeError, AttributeError):
+            return None  # another architecture, or parts that this version names differently
 
     # Texts
 

@@ -7,6 +7,7 @@ through all of it. It calls the model's own `forward`, with its scales, position
 
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import EncoderDecoderCache
@@ -21,6 +22,8 @@ from softbeam.models.huggingface.decoder import (
     as_state,
     setting,
 )
+from softbeam.models.huggingface.fast_steps import OFFSETS, FastSteps
+from softbeam.models.huggingface.packed import stamp
 
 
 class Sources(NamedTuple):
@@ -43,6 +46,16 @@ class HfSeq2Seq(HfModel):
             raise UserError(f"{type(model).__name__} is not an encoder-decoder")
         super().__init__(model, setting(model, "pad_token_id"))
         self.start_id = int(self.order[setting(model, "decoder_start_token_id")])
+        self._fast: FastSteps | None = None
+        self.has_fast = type(model).__name__ in OFFSETS  # False after they were tried and differed
+
+    def fast(self) -> FastSteps | None:
+        """Faster steps with the weights of now; None while the model trains, or if it has none."""
+        if self.model.training or torch.is_grad_enabled() or not self.has_fast:
+            return None
+        if self._fast is None or self._fast.stamp != stamp(self.model):
+            self._fast = FastSteps(self.model)
+        return self._fast
 
     def forward(self, source: Int[Tensor, "batch source_time"]) -> "HfSeq2SeqDecoder":
         return HfSeq2SeqDecoder(self, source)
@@ -62,14 +75,26 @@ class HfSeq2SeqDecoder(HfDecoder):
                 attention_mask=real.long(),
                 decoder_inputs_embeds=first[:, None],
                 use_cache=True,
-            ).past_key_values
-        cross = as_state(tried.cross_attention_cache)
-        self._sources = Sources(encoded.last_hidden_state, real, cross)
-        super().__init__(adapter, first, as_state(tried.self_attention_cache, first=1))
+            )
+        caches = tried.past_key_values
+        cross = as_state(caches.cross_attention_cache)
+        sources = Sources(encoded.last_hidden_state, real, cross)
+        super().__init__(adapter, first, as_state(caches.self_attention_cache, first=1), sources)
+        self.fast = adapter.fast()
+        if self.fast is not None:
+            with torch.no_grad():
+                scores, _ = self.fast(first, self.empty, cross, real)
+            if not torch.allclose(scores, tried.logits[:, 0], rtol=1e-3, atol=1e-3):
+                self.fast, adapter.has_fast = None, False
 
-    @property
-    def sources(self) -> Sources:
-        return self._sources
+    def step(
+        self, state: State, emb: Float[Tensor, "rows emb"]
+    ) -> tuple[Float[Tensor, "rows vocab"], State]:
+        if self.fast is None or torch.is_grad_enabled():
+            return super().step(state, emb)
+        self.check_positions(state[0][0].shape[2] + 1)
+        scores, state = self.fast(emb, state, self.sources.cross, self.sources.real)
+        return self.adapter.in_order(scores), state
 
     def extend(
         self, state: State, emb: Float[Tensor, "rows time emb"]

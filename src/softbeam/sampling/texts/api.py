@@ -14,7 +14,7 @@ from softbeam.sampling.diagnostics import TextMixing, text_mixing
 from softbeam.sampling.texts.infill import Filling, Method, fill_texts
 from softbeam.sampling.texts.sampler import generator, samplers
 from softbeam.sampling.texts.score import Scored, score_texts
-from softbeam.sampling.texts.settings import SamplingConfig, infill_settings, overridden
+from softbeam.sampling.texts.settings import Rows, SamplingConfig, infill_settings, overridden
 from softbeam.types import TextModel
 
 DEFAULTS = SamplingConfig()
@@ -77,7 +77,7 @@ def score(
     texts: str | Sequence[str],
     *,
     energy: Literal["local", "raw"] = "local",
-    rows: int = 256,
+    rows: Rows = 256,
     device: str | None = None,
 ) -> list[Scored]:
     """Compute the pseudo-log-likelihood of each text, and of each of its tokens.
@@ -86,7 +86,7 @@ def score(
         mlm: the model, as `load_mlm` returns it.
         texts: one or several texts without gaps.
         energy: local sums log-probabilities; raw sums logits.
-        rows: the largest number of masked rows that the model gets at once.
+        rows: the largest number of masked rows that the model gets at once; auto is what fits.
         device: where the model runs, as in `sample`.
     """
     prompts, mlm = [texts] if isinstance(texts, str) else list(texts), placed(mlm, device)

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from softbeam.sampling.energies import counted_sites
-from softbeam.sampling.masking import site_logits
+from softbeam.sampling.masking import ROWS, site_logits
 from softbeam.sampling.texts.sampler import Sampler, allowed_tokens
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.types import TextModel
@@ -71,7 +71,8 @@ def trial(mlm: TextModel, group: Sampler, config: SamplingConfig) -> Trial:
     best = mlm.logits(tokens, free, owner).cpu().masked_fill(~allowed, -torch.inf).argmax(-1)
     texts = tokens.masked_scatter(free, best)
     every, first = free.nonzero()[:, 1], time.monotonic()
-    most, rows = min(config.rows, len(group.tokens) * len(every)), 1
+    limit = ROWS if isinstance(config.rows, str) else config.rows
+    most, rows = min(limit, len(group.tokens) * len(every)), 1
     while True:
         site = every[torch.arange(rows) % len(every)]
         started = time.monotonic()
