@@ -1,11 +1,11 @@
 """Functions of tensors that models and algorithms share: lengths, masks, states, allowed tokens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
+from torch import Generator, Tensor
 
 from softbeam.errors import UserError
 from softbeam.types import State
@@ -20,6 +20,40 @@ def flushed_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+# Devices: random numbers come from the generator's device, and are moved
+
+
+def moved(tensor: Shaped[Tensor, "*shape"], device: torch.device) -> Shaped[Tensor, "*shape"]:
+    """The tensor on a device; the processor does not wait for a copy to an accelerator."""
+    waits = tensor.device.type != "cpu" or device.type == "mps"
+    return tensor.to(device, non_blocking=not waits)
+
+
+def uniform(
+    shape: Sequence[int],
+    rng: Generator,
+    device: torch.device,
+    dtype: torch.dtype | None = torch.float64,
+) -> Tensor:
+    """Uniform numbers of a generator on any device, the same on every device."""
+    return moved(torch.rand(shape, generator=rng, dtype=dtype, device=rng.device), device)
+
+
+def draw(p: Float[Tensor, "rows n"], rng: Generator) -> Int[Tensor, "rows 1"]:
+    """Draw a number for each row of probabilities, with a generator of any device.
+
+    Elsewhere than on its own device the generator gives the exponential variables that
+    `torch.multinomial` divides by, so that the numbers are the same up to rounding of `p`.
+    """
+    if p.device == rng.device:
+        return torch.multinomial(p, 1, generator=rng)
+    noise = torch.empty_like(p, device=rng.device).exponential_(generator=rng)
+    return (p / moved(noise, p.device)).argmax(-1, keepdim=True)
+
+
+# Lengths
 
 
 def length_mask(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch {time}"]:

@@ -197,7 +197,9 @@ for words in json.load(sys.stdin):
             code = main([*words, "--help"])
         except SystemExit as ended:
             code = ended.code
-    heavy = sorted({"torch", "transformers", "accelerate", "matplotlib"} & set(sys.modules))
+    heavy = {"torch", "transformers", "accelerate", "matplotlib"}
+    heavy |= set() if words else {"jsonargparse", "yaml"}  # the overview needs no parser
+    heavy = sorted(heavy & set(sys.modules))
     pages[" ".join(words)] = [code, shown.getvalue(), heavy]
 json.dump(pages, sys.stdout)
 """

@@ -6,21 +6,40 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from softbeam import __version__
-from softbeam.cli.bench import bench
-from softbeam.cli.catalogue import data, models
-from softbeam.cli.failures import explained
-from softbeam.cli.parser import nearest
-from softbeam.cli.report import demo, report, reproduce
-from softbeam.cli.runs import analyze, decode, evaluate
-from softbeam.cli.sample import certify, infill, sample, score
-from softbeam.cli.train import compare, sweep, train
-from softbeam.cli.worker import worker
+from softbeam._lazy import lazy
 from softbeam.errors import UserError
 from softbeam.runtime import ranks
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.signals import ending
+
+if TYPE_CHECKING:
+    from softbeam.cli import failures, parser
+else:
+    failures, parser = lazy("softbeam.cli.failures"), lazy("softbeam.cli.parser")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, whose module is imported when it is called.
+
+    Args:
+        name: of the command, and of the function that runs it.
+        module: of this package, in which the function is.
+        summary: the command's line in the overview.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+    def __call__(self, words: list[str]) -> int:
+        code: int = getattr(import_module(f"softbeam.cli.{self.module}"), self.name)(words)
+        return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"softbeam {__version__}" if about else overview(), flush=True)
             return 0
         if words[0] not in COMMANDS:
-            near = nearest(words[0], COMMANDS)
+            near = parser.nearest(words[0], COMMANDS)
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}{near}")
         ranks.check()
         if ranks.world() > 1 and words[0] not in TOGETHER:
@@ -54,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         forget_output()
         return CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        end = explained(words, error)
+        end = failures.explained(words, error)
         if end is None:
             raise
         if DEBUG in given:
@@ -102,7 +121,7 @@ def write_utf8() -> None:
 
 
 def overview() -> str:
-    rows = [f"  {name:10} {command.__doc__.splitlines()[0]}" for name, command in COMMANDS.items()]  # type: ignore[union-attr]
+    rows = [f"  {c.name:10} {c.summary}" for c in COMMANDS.values() if isinstance(c, Command)]
     return "\n".join(
         [
             "softbeam: train sequence models that know how they will be decoded.",
@@ -118,24 +137,94 @@ def overview() -> str:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    command.__name__: command
+    command.name: command
     for command in (
-        train,
-        compare,
-        sweep,
-        decode,
-        evaluate,
-        analyze,
-        data,
-        models,
-        demo,
-        report,
-        reproduce,
-        worker,
-        sample,
-        score,
-        infill,
-        certify,
-        bench,
+        Command(
+            "train", "train", "Train a model: softbeam train RECIPE [--data.train FILE …] --out RUN"
+        ),
+        Command(
+            "compare",
+            "train",
+            "Compare ways to train: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]",
+        ),
+        Command(
+            "sweep",
+            "train",
+            "Compare settings: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]",
+        ),
+        Command(
+            "decode",
+            "runs",
+            "Decode new inputs: softbeam decode RUN --input FILE [--beam 5] [--format conll]",
+        ),
+        Command(
+            "evaluate",
+            "runs",
+            "Score a run: "
+            "softbeam evaluate RUN [--split dev | --data.test FILE] [--beam 3] [--json]",
+        ),
+        Command(
+            "analyze",
+            "runs",
+            "Show where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]",
+        ),
+        Command(
+            "data",
+            "catalogue",
+            "The catalogue of corpora: softbeam data list | show NAME | fetch NAME",
+        ),
+        Command(
+            "models",
+            "catalogue",
+            "Real masked language models: softbeam models list | fetch NAME | convert CHECKPOINT",
+        ),
+        Command(
+            "demo",
+            "report",
+            "The whole story on packaged data in a few minutes: softbeam demo [--quick]",
+        ),
+        Command(
+            "report",
+            "report",
+            "One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]",
+        ),
+        Command(
+            "reproduce",
+            "report",
+            "Reproduce a table of the thesis: "
+            "softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]",
+        ),
+        Command(
+            "worker",
+            "worker",
+            "Run cells that wait in a database: softbeam worker --storage sqlite:///FILE",
+        ),
+        Command(
+            "sample",
+            "sample",
+            'Sample a masked LM: softbeam sample --mlm NAME --text "…[MASK]…" --out samples.jsonl',
+        ),
+        Command(
+            "score",
+            "sample",
+            "Score texts by pseudo-log-likelihood: "
+            "softbeam score --mlm NAME --input FILE [--per-token]",
+        ),
+        Command(
+            "infill",
+            "sample",
+            "Fill all gaps of a text jointly: "
+            'softbeam infill --mlm NAME --text "… [MASK] [MASK] …"',
+        ),
+        Command(
+            "certify",
+            "sample",
+            "Check that a sampler is right: softbeam certify KERNEL [--energy local|raw] [--json]",
+        ),
+        Command(
+            "bench",
+            "bench",
+            "Measure speed: softbeam bench all | train | soft-beam | decode | growth | exact | …",
+        ),
     )
 }

@@ -131,7 +131,7 @@ ALL = (
 
 
 def bench(words: list[str]) -> int:
-    """Measure speed: softbeam bench all | train | soft-beam | decode | growth | exact | …"""
+    """Run `softbeam bench`."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
         print("\n".join(f"  {name:12} {bench.about}" for name, bench in BENCHES.items()))

@@ -20,7 +20,7 @@ JSON = "print the same as a last line of JSON"
 
 
 def data(words: list[str]) -> int:
-    """The catalogue of corpora: softbeam data list | show NAME | fetch NAME"""
+    """Run `softbeam data`."""
     command = parser(
         "data",
         "list: print all corpora; show NAME: print origin, licence, files; fetch NAME: download.",
@@ -66,7 +66,7 @@ def show_corpus(corpus: dict[str, Any]) -> None:
 
 
 def models(words: list[str]) -> int:
-    """Real masked language models: softbeam models list | fetch NAME | convert CHECKPOINT"""
+    """Run `softbeam models`."""
     command = parser(
         "models",
         "list: print all models; fetch NAME: download a model as a Hugging Face folder; convert "

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, set_loader
 
 from softbeam.data.readers import read_texts
 from softbeam.errors import UserError
-from softbeam.runtime import ranks
+from softbeam.runtime import devices, ranks
 from softbeam.runtime.plain_yaml import load_plain
 from softbeam.training.config import why
 
@@ -169,6 +169,12 @@ def threads_argument(command: Any) -> None:
     """Add the number of threads of a command that decodes."""
     text = "processor threads; OMP_NUM_THREADS if not given, or 1"
     command.add_argument("--threads", type=int | None, default=None, help=text)
+
+
+def device_argument(command: Any) -> None:
+    """Add the device that a command's model runs on."""
+    text = f"where the model runs: {devices.HELP}"
+    command.add_argument("--device", type=str, default=devices.AUTO, help=text)
 
 
 def overwrite_argument(command: Any) -> None:

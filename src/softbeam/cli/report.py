@@ -8,6 +8,7 @@ from typing import Literal
 
 from softbeam.cli.parser import (
     accept_argument,
+    device_argument,
     files_in,
     overwrite_argument,
     parser,
@@ -17,10 +18,11 @@ from softbeam.cli.parser import (
 from softbeam.cli.worker import worker_arguments, workers_of
 from softbeam.errors import check_range
 from softbeam.runtime import outputs
+from softbeam.runtime.devices import check_name
 
 
 def demo(words: list[str]) -> int:
-    """The whole story on packaged data in a few minutes: softbeam demo [--quick]"""
+    """Run `softbeam demo`."""
     command = parser(
         "demo", "Train taggers for their search, sample a masked model, write a report."
     )
@@ -28,22 +30,24 @@ def demo(words: list[str]) -> int:
     command.add_argument("--quick", action="store_true", help="less data and training: a minute")
     number = "dictionary words to train on; 8000 if not given, 4000 with --quick"
     command.add_argument("--words", type=int | None, default=None, help=number)
+    device_argument(command)
     command.add_argument("--quiet", action="store_true", help="no progress")
     command.add_argument("--json", action="store_true", help="the tables as a last line of JSON")
     parsed = command.parse_args(words)
     check_range("--words", parsed.words, least=20)
+    check_name(parsed.device)
     from softbeam.experiments.demo import FULL, QUICK, demo as run
 
     size = QUICK if parsed.quick else FULL
     size = replace(size, words=parsed.words or size.words)
-    tables = run(Path(parsed.out), size=size, quiet=parsed.quiet)
+    tables = run(Path(parsed.out), size=size, quiet=parsed.quiet, device=parsed.device)
     if parsed.json:
         say_json(tables | {"report": str(Path(parsed.out) / "report.html")})
     return 0
 
 
 def report(words: list[str]) -> int:
-    """One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]"""
+    """Run `softbeam report`."""
     if words[:1] == ["claims"]:
         return claims(words[1:])
     command = parser(
@@ -113,7 +117,7 @@ def claims(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    """Reproduce a table of the thesis: softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]"""
+    """Run `softbeam reproduce`."""
     from softbeam.experiments.reproduce import (
         ALL,
         PRESETS,

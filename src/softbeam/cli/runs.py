@@ -12,6 +12,7 @@ from softbeam._lazy import lazy
 from softbeam.cli.parser import (
     Parser,
     as_lists,
+    device_argument,
     field_docs,
     files_in,
     overwrite_argument,
@@ -22,6 +23,7 @@ from softbeam.cli.parser import (
 from softbeam.data.task import Task
 from softbeam.data.tasks import Tagging
 from softbeam.errors import WIDEST_BEAM, UserError, check_range
+from softbeam.runtime.devices import check_name
 from softbeam.runtime.files import write_text
 from softbeam.runtime.outputs import folder, new_file
 from softbeam.runtime.text_tables import aligned
@@ -48,7 +50,7 @@ OWN = "as the run was trained if not given"
 
 
 def decode(words: list[str]) -> int:
-    """Decode new inputs: softbeam decode RUN --input FILE [--beam 5] [--format conll]"""
+    """Run `softbeam decode`."""
     command = parser(
         "decode",
         "Outputs of a run for new inputs: plain lines, CoNLL columns or JSON lines. Columns, "
@@ -81,7 +83,7 @@ def decode(words: list[str]) -> int:
     source = parsed.input or "-"
     torch.set_num_threads(parsed.threads)
     with output_of(parsed, lambda: [Path(source)]) as write:
-        run = runs.load_run(parsed.run)
+        run = runs.load_run(parsed.run, device=parsed.device)
         task = with_data(run.config.data, parsed)
         forms.check_form(parsed.format, task)
         inputs = forms.read_inputs(source, task, parsed.input_format)
@@ -134,7 +136,7 @@ def output_of(
 
 
 def evaluate(words: list[str]) -> int:
-    """Score a run: softbeam evaluate RUN [--split dev | --data.test FILE] [--beam 3] [--json]"""
+    """Run `softbeam evaluate`."""
     command = parser("evaluate", "Decode a split of a run's data, or a new file, and score it.")
     search_arguments(command)
     command.add_argument(
@@ -164,11 +166,13 @@ def evaluate(words: list[str]) -> int:
     config = Path(parsed.run) / CONFIG
     read = [Path(path) for path in new]
     with output_of(parsed, lambda: read or from_yaml(config).data.load().paths.values()) as write:
-        run = runs.load_run(parsed.run)
+        run = runs.load_run(parsed.run, device=parsed.device)
         if new:
             examples = with_data(run.config.data, parsed).read_new(new)
             run = run.with_split(split, examples, title=" + ".join(new))
-        other = None if parsed.against is None else runs.load_run(parsed.against)
+        other = (
+            None if parsed.against is None else runs.load_run(parsed.against, device=parsed.device)
+        )
         if other is not None:
             run.check_kind(other)
             theirs = other.own_search(parsed.search, **search_settings(parsed))
@@ -213,7 +217,7 @@ def new_files(parsed: Any) -> list[str]:
 
 
 def analyze(words: list[str]) -> int:
-    """Show where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]"""
+    """Run `softbeam analyze`."""
     command = parser(
         "analyze", "Tables and figures of runs of one task: beam sizes, errors, lengths."
     )
@@ -285,6 +289,7 @@ def search_arguments(command: Parser) -> None:
         kind: Any = next(f.type for f in fields(first) if f.name == name)
         command.add_argument(f"--{flag}", type=kind | None, default=None, help=text + only)
     threads_argument(command)
+    device_argument(command)
     command.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -298,6 +303,7 @@ def parse_search(command: Parser, words: list[str]) -> tuple[Any, Search]:
     """Parse the arguments; what they leave open of the search is as the run was trained."""
     parsed = command.parse_args(words)
     parsed.threads = checked_threads(parsed.threads)
+    check_name(parsed.device)
     config = from_yaml(Path(parsed.run) / CONFIG)
     return parsed, own_search(Path(parsed.run), config, parsed.search, search_settings(parsed))
 

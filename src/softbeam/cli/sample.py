@@ -12,6 +12,7 @@ from softbeam.cli.parser import (
     accept_argument,
     add_fields,
     as_lists,
+    device_argument,
     given_texts,
     overwrite_argument,
     parser,
@@ -24,7 +25,9 @@ from softbeam.runtime.progress import Progress
 from softbeam.sampling.texts.settings import (
     MOST_ROWS,
     NOT_OF_INFILL,
+    Rows,
     SamplingConfig,
+    check_rows,
     infill_settings,
 )
 
@@ -52,12 +55,12 @@ else:
     )
     sampler = lazy("softbeam.sampling.texts.sampler")
 
-DTYPES = ("float32", "float64", "bfloat16")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 MOST_SAMPLES = 10**6  # of a filled text, which are in memory
 
 
 def sample(words: list[str]) -> int:
-    """Sample a masked LM: softbeam sample --mlm NAME --text "…[MASK]…" --out samples.jsonl"""
+    """Run `softbeam sample`."""
     arguments = parser(
         "sample",
         "Run Markov chains over texts of a masked language model, and write each sample to a file "
@@ -146,7 +149,7 @@ def idle_processes(texts: list[str], config: SamplingConfig) -> list[str]:
 
 
 def score(words: list[str]) -> int:
-    """Score texts by pseudo-log-likelihood: softbeam score --mlm NAME --input FILE [--per-token]"""
+    """Run `softbeam score`."""
     arguments = parser(
         "score", "Print the pseudo-log-likelihood of each text: its tokens are masked in turn."
     )
@@ -171,10 +174,10 @@ def score(words: list[str]) -> int:
         help="number format of the model",
     )
     arguments.add_argument(
-        "--rows", type=int, default=256, help="largest number of rows the model gets at once"
+        "--rows", type=Rows, default=256, help="largest number of rows at once; auto is what fits"
     )
     parsed = arguments.parse_args(words)
-    check_range("--rows", parsed.rows, least=1, most=MOST_ROWS)
+    check_rows(parsed.rows)
     check_threads(parsed.threads)
     texts, mlm = given_texts(parsed), load_mlm(parsed)
     quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()
@@ -188,7 +191,7 @@ def score(words: list[str]) -> int:
 
 
 def infill(words: list[str]) -> int:
-    """Fill all gaps of a text jointly: softbeam infill --mlm NAME --text "… [MASK] [MASK] …\""""
+    """Run `softbeam infill`."""
     arguments = parser(
         "infill",
         "Print the distinct fillings of all gaps of a text together, lowest energy first, with "
@@ -244,6 +247,7 @@ def mlm_arguments(arguments: Parser) -> None:
         "--mlm", type=str, required=True, help="a folder, a hub name, or a name of `models list`"
     )
     arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
+    device_argument(arguments)
     trust = "run the code that the model's folder or repository brings; read it first"
     arguments.add_argument("--trust-remote-code", action="store_true", help=trust)
     arguments.add_argument("--quiet", action="store_true", help="show no progress")
@@ -262,7 +266,10 @@ def load_mlm(parsed: Any) -> "HfMaskedLM":
     check_threads(parsed.threads)
     torch.set_num_threads(parsed.threads)
     return catalogue.load_mlm(
-        parsed.mlm, dtype=parsed.dtype, trust_remote_code=parsed.trust_remote_code
+        parsed.mlm,
+        dtype=parsed.dtype,
+        device=parsed.device,
+        trust_remote_code=parsed.trust_remote_code,
     )
 
 
@@ -312,7 +319,7 @@ def texts_to_sample(parsed: Any) -> list[str]:
 
 
 def certify(words: list[str]) -> int:
-    """Check that a sampler is right: softbeam certify KERNEL [--energy local|raw] [--json]"""
+    """Run `softbeam certify`."""
     arguments = parser(
         "certify",
         "Build the transition matrix of a kernel on a small masked language model and check it; "

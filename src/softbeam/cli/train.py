@@ -90,7 +90,7 @@ def explained(flag: str, text: str, names: Iterable[str]) -> list[str]:
 
 
 def train(words: list[str]) -> int:
-    """Train a model: softbeam train RECIPE [--data.train FILE …] --out RUN"""
+    """Run `softbeam train`."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: softbeam train RECIPE [--out RUN] [any field] (RECIPE --help lists them)\n")
         print(recipe_list())
@@ -119,7 +119,7 @@ def asks_for_help(words: list[str]) -> bool:
 
 
 def compare(words: list[str]) -> int:
-    """Compare ways to train: softbeam compare RECIPE --try A --try B [--seeds 1,2,3]"""
+    """Run `softbeam compare`."""
     if asks_for_help(words):
         print(COMPARE_HELP)
         print(recipe_list())
@@ -151,7 +151,7 @@ def compare(words: list[str]) -> int:
 
 
 def sweep(words: list[str]) -> int:
-    """Compare settings: softbeam sweep RECIPE --over pretrain.lr=0.01,0.003 [--seeds 1,2]"""
+    """Run `softbeam sweep`."""
     if asks_for_help(words):
         print(SWEEP_HELP)
         print(recipe_list())

@@ -24,7 +24,7 @@ HEARTBEAT = "seconds between heartbeats of a worker; it counts as dead after thr
 
 
 def worker(words: list[str]) -> int:
-    """Run cells that wait in a database: softbeam worker --storage sqlite:///FILE"""
+    """Run `softbeam worker`."""
     command = parser(
         "worker",
         "Run the cells that commands with the same --storage and --study have queued, until none "

@@ -33,6 +33,7 @@ from softbeam.reports.charts import require_charts
 from softbeam.reports.page import write_report
 from softbeam.reports.results import ResultTable, save_tables
 from softbeam.reports.tables import titled_rows, with_interval
+from softbeam.runtime.devices import device_of
 from softbeam.runtime.grid import grid_folder
 from softbeam.runtime.progress import clock
 from softbeam.sampling.chains import Plan, fill_randomly, run_chains
@@ -98,18 +99,20 @@ PHONEMES = 3  # of those: few enough to list all texts
 FEWEST = 5  # of those to learn from
 
 
-def demo(out: Path, *, size: Size, quiet: bool) -> dict[str, list[Row]]:
+def demo(out: Path, *, size: Size, quiet: bool, device: str = "auto") -> dict[str, list[Row]]:
     """Train, decode and sample; print and write the tables; say what they show and what to do next.
 
     Trainings that are finished are kept, so that a demo which was stopped goes on. Returns the rows
-    of the tables `accuracy`, `differences` and `sampling`.
+    of the tables `accuracy`, `differences` and `sampling`. The taggers are trained on the device;
+    the masked model is so small that it runs on the CPU.
     """
+    device_of(device)
     require_charts(out)
     started = time.monotonic()
     short = short_words()
     test = LetterSounds(words=size.words).load().split("test")
     with grid_folder(out):
-        decoded = decode_all(out, size, test, quiet)
+        decoded = decode_all(out, size, test, quiet, device)
         rows = {
             "accuracy": [accuracy(name, outputs) for name, outputs in decoded.items()],
             "differences": differences(decoded, test),
@@ -139,7 +142,7 @@ class Decoded(NamedTuple):
 
 
 def decode_all(
-    out: Path, size: Size, test: Sequence[Example], quiet: bool
+    out: Path, size: Size, test: Sequence[Example], quiet: bool, device: str
 ) -> dict[str, dict[str, Decoded]]:
     """Train the start and what follows it; decode the test words with each search."""
     recipe = letter_sounds()
@@ -149,6 +152,7 @@ def decode_all(
         pretrain=replace(recipe.pretrain, tokens=size.tokens),
         finetune=replace(recipe.finetune, epochs=size.epochs),
         threads=1,
+        device=device,
         log_every=5,
     )
     configs = {START: start} | {n: second_stage(start, o, out) for n, o in SECOND.items()}
@@ -158,7 +162,7 @@ def decode_all(
             print(f"{name}, {size.words:,} words", flush=True)
         folder = folder_of(out, name)
         train(config, folder, quiet=quiet, resume=True)
-        loaded = load_run(folder)
+        loaded = load_run(folder, device=device)
         decoded[name] = {
             named: Decoded(
                 *evaluate_outputs(loaded.model, test, kind_of(config.data), loaded.codecs, search)

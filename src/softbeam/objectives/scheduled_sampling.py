@@ -87,7 +87,7 @@ class FeedbackObjective(Objective):
         """True where gold is fed after a step (batch, time): never after an unknown label."""
         rows, time = batch.target.shape
         shape = {"token": (rows, time), "step": (1, time), "sequence": (rows, 1)}[self.per]
-        drawn = torch.rand(shape, generator=rng, device=rng.device) < p
+        drawn = tensors.uniform(shape, rng, batch.mask.device, None) < p
         return drawn & (batch.mask | ~tensors.length_mask(batch.ends.lengths, time))
 
 

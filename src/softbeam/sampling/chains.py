@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Constant, Schedule
-from softbeam.tensors import Allowed, allowed_at, rank
+from softbeam.tensors import Allowed, allowed_at, draw, moved, rank, uniform
 from softbeam.types import ChainState, Kernel, StepInfo
 
 Phase = Literal["forced", "burn-in", "sample"]
@@ -33,7 +33,7 @@ def fill_greedily(
 ) -> Int[Tensor, "chain time"]:
     """Put the likeliest token at each hidden position, all masked together (Algorithm 4)."""
     best = conditionals.log_probs(tokens, hidden).argmax(-1)
-    return tokens.masked_scatter(hidden, best)
+    return tokens.masked_scatter(hidden, best.to(tokens.device))
 
 
 @torch.no_grad()
@@ -48,8 +48,9 @@ def fill_in_turn(
     This equals a first sweep over masks in which every proposal is accepted.
     """
     for now in partition(hidden, torch.ones_like(tokens[:, 0]), order="random", rng=rng):
-        cells = conditionals.log_probs(tokens, hidden)[now[hidden]]
-        tokens = tokens.masked_scatter(now, torch.multinomial(cells.exp(), 1, generator=rng))
+        log_p = conditionals.log_probs(tokens, hidden)
+        cells = log_p[moved(now[hidden].nonzero()[:, 0], log_p.device)]
+        tokens = tokens.masked_scatter(now, draw(cells.exp(), rng).to(tokens.device))
         hidden = hidden & ~now
     return tokens
 
@@ -62,7 +63,7 @@ def fill_randomly(
 ) -> Int[Tensor, "chain time"]:
     """Draw each hidden position uniformly from the allowed tokens."""
     sets = allowed_at(allowed, hidden).expand(int(hidden.sum()), -1)
-    return tokens.masked_scatter(hidden, torch.multinomial(sets.double(), 1, generator=rng))
+    return tokens.masked_scatter(hidden, draw(sets.double(), rng))
 
 
 # Blocks
@@ -87,7 +88,7 @@ def partition(
         raise ValueError(f"size={size.tolist()}: a block holds at least 1 position")
     key = torch.arange(free.shape[1], device=free.device, dtype=torch.float64).expand(free.shape)
     if order == "random":
-        key = torch.rand(free.shape, generator=rng, dtype=torch.float64, device=free.device)
+        key = uniform(free.shape, rng, free.device)
     block = rank(key.masked_fill(~free, float("inf"))) // size[:, None]
     steps = int(block.where(free, -1).max()) + 1
     return free & (block == torch.arange(steps, device=free.device)[:, None, None])
@@ -136,8 +137,7 @@ class RandomBlocks:
         self, free: Int[Tensor, " chain"], sweep: int, sweeps: int, rng: Generator
     ) -> Int[Tensor, " chain"]:
         largest = free if self.largest is None else free.clamp_max(self.largest)
-        u = torch.rand(free.shape, generator=rng, dtype=torch.float64, device=free.device)
-        return 1 + (u * largest).long()
+        return 1 + (uniform(free.shape, rng, free.device) * largest).long()
 
 
 Blocks = ConstantBlocks | LinearBlocks | RandomBlocks  # number of free positions -> size

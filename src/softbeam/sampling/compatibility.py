@@ -122,5 +122,5 @@ def masked_cross_ratios(
             for r, m in parts
         ]
     )
-    first, second = logits.double().unflatten(0, (2, len(pairs), n))
+    first, second = logits.to(text.device).double().unflatten(0, (2, len(pairs), n))
     return CrossRatios(log_cross_ratios(first.mT), log_cross_ratios(second))

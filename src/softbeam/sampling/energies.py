@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from softbeam.sampling.masking import ROWS, site_logits
-from softbeam.tensors import may_stand
+from softbeam.tensors import may_stand, moved
 from softbeam.types import BoundEnergy, Energy, MaskedLM
 
 
@@ -87,7 +87,7 @@ class LocalEnergy(SiteEnergy):
     ) -> Float[Tensor, " cells"]:
         """The log-probabilities of the targets."""
         if self.restricted:
-            logits = logits.masked_fill(~self.mlm.allowed, float("-inf"))
+            logits = logits.masked_fill(~moved(self.mlm.allowed, logits.device), float("-inf"))
         return local_score(logits, target)
 
 
@@ -112,7 +112,7 @@ def site_scores(
     for index, logits in site_logits(mlm, tokens, chain, site, owner, limit=rows):
         order.append(index)
         values.append(score(logits, targets[index]))
-    in_turn = torch.cat(values)[torch.cat(order).argsort()]
+    in_turn = torch.cat(values).to(tokens.device)[torch.cat(order).argsort()]
     return in_turn.new_zeros(tokens.shape).masked_scatter(counted, in_turn)
 
 
@@ -129,22 +129,31 @@ def counted_sites(
 def raw_score(
     logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
 ) -> Float[Tensor, " cells"]:
-    """The target's logit. Raises ValueError if the logits are log-probabilities."""
-    # The probabilities of one cell may sum to 1 by chance, but not those of several.
+    """The target's logit. Raises ValueError if the logits are log-probabilities.
+
+    Elsewhere than on the CPU, where raising would wait for the device, it returns NaN, which
+    kernels refuse.
+    """
+    values = logits.gather(-1, moved(target, logits.device)[:, None])[:, 0]
+    if len(logits) < 2:  # the probabilities of one cell may sum to 1 by chance
+        return values
     rounding = min(64 * torch.finfo(logits.dtype).eps, 0.05)
-    if len(logits) > 1 and bool((logits.logsumexp(-1).abs() < rounding).all()):
+    sums_to_one = (logits.logsumexp(-1).abs() < rounding).all()
+    if logits.device.type != "cpu":
+        return values.masked_fill(sums_to_one, float("nan"))
+    if bool(sums_to_one):
         raise ValueError(
             f"mlm.logits: all {len(logits)} cells sum to one, so they are log-probabilities. "
             "RawEnergy needs the logits from before the softmax; for these, use LocalEnergy"
         )
-    return logits.gather(-1, target[:, None])[:, 0]
+    return values
 
 
 def local_score(
     logits: Float[Tensor, "cells vocab"], target: Int[Tensor, " cells"]
 ) -> Float[Tensor, " cells"]:
     """The target's log-probability."""
-    return logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
+    return logits.log_softmax(-1).gather(-1, moved(target, logits.device)[:, None])[:, 0]
 
 
 # Composition

@@ -16,7 +16,7 @@ bfloat16, whose logits have about three digits.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,7 +42,7 @@ from softbeam.sampling.kernels import (
 )
 from softbeam.sampling.masking import site_logits
 from softbeam.sampling.proposals import MaskedConditionals, check_tokens, drawn
-from softbeam.tensors import rank
+from softbeam.tensors import moved, rank
 from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, Proposed, StepInfo
 
 BYTES = 2**30  # of logits to keep
@@ -57,7 +57,17 @@ class Rows(NamedTuple):
 
     def where(self, chosen: Bool[Tensor, " cells"]) -> "Rows":
         """The chosen rows."""
-        return self if bool(chosen.all()) else Rows(*(part[chosen] for part in self))
+        if bool(chosen.all()):
+            return self
+        index = chosen.nonzero()[:, 0]
+        return Rows(self.chain[index], self.site[index], self.logits[on_device(index, self.logits)])
+
+
+def on_device(index: Any, table: Tensor) -> Any:
+    """Indices, or a tuple of them, on the device of the table that they are for."""
+    parts = index if isinstance(index, tuple) else (index,)
+    moves = tuple(moved(part, table.device) for part in parts)
+    return moves if isinstance(index, tuple) else moves[0]
 
 
 class SiteCache:
@@ -114,8 +124,14 @@ class SiteCache:
             self.logits = rows.logits.new_empty(shape)
             self.fresh = torch.zeros_like(self.fresh)
         chain, site, logits = rows.where(rows.chain < len(self.logits))
-        self.logits[chain, site] = logits.to(self.logits)
+        self.logits[on_device((chain, site), self.logits)] = logits.to(self.logits)
         self.fresh[chain, site] = True
+
+    def at(
+        self, chain: Int[Tensor, " cells"], site: Int[Tensor, " cells"]
+    ) -> Float[Tensor, "cells vocab"]:
+        """The logits of some sites."""
+        return self.logits[on_device((chain, site), self.logits)]
 
     def room(self, logits: Float[Tensor, "cells vocab"]) -> int:
         """The number of chains that fit; each needs two numbers for each site and token."""
@@ -326,7 +342,7 @@ class CachedProposals:
         """The model's logits at the given positions, masked together, row by row."""
         alone = positions & (positions.sum(-1, keepdim=True) == 1)
         kept = alone & self.cache.known(tokens)
-        old = self.cache.logits[kept.nonzero(as_tuple=True)]
+        old = self.cache.at(*kept.nonzero(as_tuple=True))
         if torch.equal(kept, positions):
             return old
         asked = positions & ~kept
@@ -335,9 +351,9 @@ class CachedProposals:
         self.cache.put(Rows(chain, site, new).where(alone[asked]))
         if not len(old):
             return new
-        table, cells = old.new_empty(int(positions.sum()), old.shape[-1]), kept[positions]
-        table[cells], table[~cells] = old, new.to(old)
-        return table
+        cells = kept[positions]
+        order = torch.cat([cells.nonzero()[:, 0], (~cells).nonzero()[:, 0]]).argsort()
+        return torch.cat([old, new.to(old)])[on_device(order, old)]
 
 
 # Energies
@@ -366,9 +382,20 @@ def score(
     kept = counted_sites(sites.mlm, texts, sites.counted) & cache.known(tokens)[chains]
     rest = energy_of(parts.rest, texts, chains, like=texts.new_zeros(len(texts)).double())
     scores = rest.new_zeros(texts.shape)
+    found: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, sites, and their scores on a device
+
+    def settle() -> None:
+        """Copy the scores to the texts' device, all at once."""
+        if found:
+            rows, places, values = (torch.cat(part) for part in zip(*found, strict=True))
+            scores[rows, places] = values.to(scores.device).double()
+            found.clear()
+
     if bool(kept.any()):
         row, site = kept.nonzero(as_tuple=True)
-        scores[kept] = sites.score(cache.logits[chains[row], site], texts[kept]).double()
+        found.append((row, site, sites.score(cache.at(chains[row], site), texts[kept])))
+        if limit is not None or cache.logits.device == scores.device:
+            settle()
 
     def so_far() -> Tensor:
         return rest - parts.weight * scores.sum(-1)
@@ -383,8 +410,10 @@ def score(
             sites.mlm, texts, row, site, sites.owner, limit=sites.rows
         ):
             r, s = row[index], site[index]
-            scores[r, s] = sites.score(logits, texts[r, s]).double()
+            found.append((r, s, sites.score(logits, texts[r, s])))
             seen.append(Rows(chains[r], s, logits).where(chains[r] < cache.room(logits)))
+        settle()
+    settle()
     return Scored(so_far(), seen)
 
 

@@ -19,6 +19,8 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
+from softbeam.tensors import draw, uniform
+
 Score = Callable[[Tensor], Tensor]  # rows time -> rows
 
 
@@ -90,12 +92,12 @@ class MarkovChain:
         """Draw n independent sequences."""
         drawn = [torch.multinomial(self.first.exp(), n, replacement=True, generator=rng)]
         for table in self.later:
-            drawn.append(torch.multinomial(table.exp()[drawn[-1]], 1, generator=rng)[:, 0])
+            drawn.append(draw(table.exp()[drawn[-1]], rng)[:, 0])
         return torch.stack(drawn, 1)
 
     def log_prob(self, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]:
         """Compute the log-probability of each sequence."""
-        place = torch.arange(self.time - 1)
+        place = torch.arange(self.time - 1, device=tokens.device)
         return self.first[tokens[:, 0]] + self.later[place, tokens[:, :-1], tokens[:, 1:]].sum(1)
 
     def redrawn(
@@ -107,7 +109,7 @@ class MarkovChain:
             log_p = log_p + self.later[t].T[tokens[:, t + 1]]
         p = log_p.expand(len(tokens), -1).softmax(-1)
         new = tokens.clone()
-        new[:, t] = torch.multinomial(p, 1, generator=rng)[:, 0]
+        new[:, t] = draw(p, rng)[:, 0]
         return new
 
 
@@ -131,12 +133,12 @@ def log_partition(
     if particles < 2 or steps < 1:
         raise ValueError(f"particles={particles} must be at least 2, steps={steps} at least 1")
     tokens = start.sample(particles, rng)
-    w = score(tokens).double() - start.log_prob(tokens)
+    w = score(tokens).to(tokens.device).double() - start.log_prob(tokens)
     log_weight, accepted = w / steps, 0.0
     for step in range(1, steps):
         new = start.redrawn(tokens, step % start.time, rng)
-        new_w = score(new).double() - start.log_prob(new)
-        chance = torch.rand(particles, generator=rng, dtype=torch.float64)
+        new_w = score(new).to(new.device).double() - start.log_prob(new)
+        chance = uniform((particles,), rng, w.device)
         accept = chance.log() < step / steps * (new_w - w)
         tokens = torch.where(accept[:, None], new, tokens)
         w = torch.where(accept, new_w, w)

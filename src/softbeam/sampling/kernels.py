@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam.sampling.energies import chosen
-from softbeam.tensors import Allowed, allowed_at
+from softbeam.tensors import Allowed, allowed_at, draw, uniform
 from softbeam.types import ChainState, Energy, Kernel, Propose, Proposed, StepInfo
 
 Temperature = float | Float[Tensor, " chain"]
@@ -108,7 +108,7 @@ def exact_gibbs(energy: Energy, *, allowed: Allowed, temperature: Temperature = 
         e = energy_of(energy, rows, chain, like=state.energy)
         e = e.new_full(tried.shape, float("inf")).masked_scatter(tried, e)
         at = temperature[active, None] if isinstance(temperature, Tensor) else temperature
-        new = torch.multinomial((-e / at).softmax(-1), 1, generator=rng)
+        new = draw((-e / at).softmax(-1), rng)
         tokens = state.tokens.masked_scatter(positions, new)
         moved = (tokens != state.tokens).any(-1)
         every, never = torch.ones_like(moved), torch.zeros_like(moved)
@@ -139,6 +139,7 @@ def replica_exchange(
         raise ValueError(f"first={first}: no pair of the {rungs} rungs starts there, or at 0 or 1")
     partner = torch.arange(rungs)
     partner[lower], partner[lower + 1] = lower + 1, lower
+    paired = partner != torch.arange(rungs)
     pair = (torch.arange(rungs) - first).div(2, rounding_mode="floor").clamp(0, len(lower) - 1)
 
     @torch.no_grad()
@@ -149,7 +150,7 @@ def replica_exchange(
         beta = 1 / temperatures.to(e)
         log_a = ((beta - beta[partner]) * (e - e[:, partner])).clamp_max(0.0)
         log_u = log_uniform(e[:, lower], rng)[:, pair]  # one for both
-        accepted = (log_u < log_a) & (partner != torch.arange(rungs))
+        accepted = (log_u < log_a) & paired.to(e.device)
         new = torch.where(accepted[:, :, None], tokens[:, partner], tokens)
         moved = (new != tokens).any(-1)
         flags = (accepted, moved, accepted & ~moved, torch.zeros_like(moved))
@@ -209,7 +210,7 @@ def check_temperature(temperature: Temperature) -> None:
 
 def log_uniform(like: Float[Tensor, "*shape"], rng: Generator) -> Float[Tensor, "*shape"]:
     """Draw log U in float64: float32 has no uniform numbers between 0 and 2^-24."""
-    return torch.rand(like.shape, generator=rng, dtype=torch.float64, device=like.device).log()
+    return uniform(like.shape, rng, like.device).log()
 
 
 def cannot_return(new: Proposed) -> Bool[Tensor, " chain"]:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from softbeam import tensors
 from softbeam.sampling.masking import ROWS, packed_logits
-from softbeam.tensors import Allowed, allowed_at, may_stand
+from softbeam.tensors import Allowed, allowed_at, draw, may_stand, moved
 from softbeam.types import MaskedLM, Proposed
 
 
@@ -100,14 +100,15 @@ class MaskedConditionals:
         """The model's logits at the given positions, masked together, row by row."""
         active = positions.any(-1)  # a chain of its own length may have nothing to do
         source = None if self.owner is None else self.owner[active]
-        packs = packed_logits(self.mlm, tokens[active], positions[active], source, limit=self.rows)
-        return torch.cat([torch.zeros(0, self.choices.shape[-1], device=tokens.device), *packs])
+        parts = packed_logits(self.mlm, tokens[active], positions[active], source, limit=self.rows)
+        packs = list(parts) or [torch.zeros(0, self.choices.shape[-1], device=tokens.device)]
+        return torch.cat(packs)
 
     def normalized(
         self, logits: Float[Tensor, "cells vocab"], positions: Bool[Tensor, "chain time"]
     ) -> Float[Tensor, "cells vocab"]:
         """Normalize logits at these positions over `allowed`, at the temperature."""
-        allowed = allowed_at(self.choices, positions)
+        allowed = moved(allowed_at(self.choices, positions), logits.device)
         return (logits / self.temperature).masked_fill(~allowed, float("-inf")).log_softmax(-1)
 
     def parts(
@@ -173,35 +174,39 @@ def drawn(
 ) -> Proposed:
     """Draw new tokens at the positions; q is a mixture of (weight, log table) pairs.
 
-    A table is drawn for each chain; from it, each cell is drawn independently.
+    A table is drawn for each chain; from it, each cell is drawn independently. The tables may be on
+    another device than the tokens, which then get all results in one copy.
     """
-    weight = torch.tensor([w for w, _ in parts], dtype=torch.float64, device=tokens.device)
     log_q = parts[0][1]
+    device = log_q.device
     if len(parts) > 1:
-        which = torch.multinomial(weight.expand(len(tokens), -1), 1, generator=rng)
+        weight = torch.tensor([w for w, _ in parts], dtype=torch.float64, device=tokens.device)
+        which = draw(weight.expand(len(tokens), -1), rng).expand_as(tokens)[positions]
         tables = torch.stack([table for _, table in parts], 1)
-        log_q = tables[torch.arange(len(log_q)), which.expand_as(tokens)[positions]]
-    new = torch.multinomial(log_q.exp(), 1, generator=rng)
-    old = tokens[positions][:, None]
-    return Proposed(
-        tokens=tokens.masked_scatter(positions, new),
-        log_q_forward=log_mixture(parts, new, positions),
-        log_q_reverse=log_mixture(parts, old, positions),
+        log_q = tables[torch.arange(len(log_q), device=device), moved(which, device)]
+    new = draw(log_q.exp(), rng)
+    both = torch.cat([new, moved(tokens[positions], device)[:, None]], -1)
+    logs = [table.gather(-1, both) for _, table in parts]
+    if device != tokens.device:  # a number below 2^24 is exact in float32
+        new, *logs = torch.stack([new.to(log_q).expand_as(both), *logs]).to(tokens.device)
+        new = new[:, :1].long()
+    forward, reverse = (
+        log_mixture([(w, log[:, i]) for (w, _), log in zip(parts, logs, strict=True)], positions)
+        for i in (0, 1)
     )
+    return Proposed(tokens.masked_scatter(positions, new), forward, reverse)
 
 
 def log_mixture(
-    parts: Sequence[tuple[float, Float[Tensor, "cells vocab"]]],
-    cells: Int[Tensor, "cells 1"],
-    positions: Bool[Tensor, "chain time"],
+    parts: Sequence[tuple[float, Float[Tensor, " cells"]]], positions: Bool[Tensor, "chain time"]
 ) -> Float[Tensor, " chain"]:
-    """Compute log sum_i w_i prod_cells q_i of the tokens in these cells."""
-    each = [math.log(w) + by_chain(table.gather(-1, cells), positions) for w, table in parts]
+    """Compute log sum_i w_i prod_cells q_i, of the logarithms of each q_i in these cells."""
+    each = [math.log(w) + by_chain(log_q, positions) for w, log_q in parts]
     return torch.stack(each).logsumexp(0)
 
 
 def by_chain(
-    cells: Float[Tensor, "cells 1"], positions: Bool[Tensor, "chain time"]
+    cells: Float[Tensor, " cells"], positions: Bool[Tensor, "chain time"]
 ) -> Float[Tensor, " chain"]:
     """Sum the cells of each chain."""
     return cells.new_zeros(positions.shape).masked_scatter(positions, cells).sum(-1)

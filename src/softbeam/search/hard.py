@@ -20,7 +20,7 @@ from softbeam.search.decoders import (
     selected,
 )
 from softbeam.search.soft.fused import blocked_topk
-from softbeam.tensors import gather, length_mask, nucleus, output_lengths
+from softbeam.tensors import draw, gather, length_mask, nucleus, output_lengths
 from softbeam.types import Decoder, Hypotheses, State
 
 Choose = Callable[[Tensor], Tensor]  # scores of a step -> a token for each row
@@ -47,12 +47,12 @@ def ancestral_sample(
     if temperature <= 0:
         raise ValueError(f"temperature={temperature} must be positive; for the limit use greedy")
 
-    def draw(scores: Tensor) -> Tensor:
+    def choose(scores: Tensor) -> Tensor:
         p = checked_scores((scores / temperature).softmax(-1))  # NaN if all tokens are forbidden
         p = truncate(p, top_k=top_k, top_p=top_p)
-        return torch.multinomial(p, 1, generator=rng).squeeze(-1)
+        return draw(p, rng).squeeze(-1)
 
-    return one_by_one(decoder, draw, lengths=lengths, eos=eos)
+    return one_by_one(decoder, choose, lengths=lengths, eos=eos)
 
 
 def truncate(

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from softbeam.tensors import moved
+
 
 def peaked_softmax(scores: Float[Tensor, "*rows n"], alpha: float) -> Float[Tensor, "*rows n"]:
     """softmax(alpha * scores): tends to the one-hot argmax as alpha grows (2018, Sec. 2.2)."""
@@ -19,7 +21,8 @@ def soft_argmax(
 
 def gumbel_noise(like: Float[Tensor, "*shape"], rng: Generator) -> Float[Tensor, "*shape"]:
     """Standard Gumbel noise -log(-log U), finite, with the shape and type of `like`."""
-    exponential = torch.empty_like(like).exponential_(generator=rng)  # -log U
+    exponential = torch.empty_like(like, device=rng.device).exponential_(generator=rng)  # -log U
+    exponential = moved(exponential, like.device)
     return -exponential.clamp_min(torch.finfo(like.dtype).tiny).log()
 
 

@@ -102,7 +102,7 @@ def train(
         )
     with ranks.joined():
         ranks.wait()  # until the first process has written everything
-    run = load_run(out, allow_modules=modules_of(config))
+    run = load_run(out, device=config.device, allow_modules=modules_of(config))
     if ranks.first() and (warning := run.warning()):
         print(warning, file=sys.stderr, flush=True)  # also if progress is not shown
     return run

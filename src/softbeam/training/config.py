@@ -28,6 +28,7 @@ from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import COSTS, Cost
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime.allowed import allowed_modules
+from softbeam.runtime.devices import check_name
 from softbeam.runtime.files import LARGEST_CONFIG, read_input
 from softbeam.runtime.plain_yaml import load_plain
 from softbeam.schedules import SCHEDULES, Schedule
@@ -92,7 +93,7 @@ class RunConfig:
         restarts: number of seeds to train; the best on dev is kept.
         minutes: time for all stages together; training ends then with the best weights so far.
         threads: processor threads; auto is OMP_NUM_THREADS, or what a short trial finds faster.
-        device: where to train; auto takes an accelerator if there is one.
+        device: where to train: auto (an accelerator if there is one), cpu, cuda, cuda:1 or mps.
         precision: auto is bfloat16 autocast on accelerators and float32 on the processor.
         log_every: updates between lines of metrics.jsonl.
         checkpoint_every: updates between checkpoints, from which --resume continues.
@@ -110,7 +111,7 @@ class RunConfig:
     restarts: int = 1
     minutes: float | None = None
     threads: int | Auto = AUTO
-    device: Literal["auto", "cpu"] = "auto"
+    device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     log_every: int = 50
     checkpoint_every: int = 500
@@ -267,6 +268,7 @@ def check(config: RunConfig) -> None:
         check_range(f"--{name.replace('_', '-')}", getattr(config, name), above=0)
     if config.threads != AUTO:
         check_threads(config.threads)
+    check_name(config.device)
     check_range("--minutes", config.minutes, above=0)
     check_range("--skip-nonfinite", config.skip_nonfinite, least=0)
     check_range("--seed", config.seed, least=0, most=LARGEST_SEED)

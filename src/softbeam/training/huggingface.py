@@ -52,7 +52,7 @@ def search_aware_loss(
     """
     adapter = adapted(model)
     batch = as_batch(adapter, inputs, eos=end_mark(adapter, eos) if objective.finish else None)
-    rng = rng or Generator(batch.source.device).manual_seed(0)
+    rng = rng or Generator().manual_seed(0)
     return objective(adapter, batch, now=now or Moment(), rng=rng)
 
 
@@ -231,7 +231,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         loss, *others = super().prediction_step(model, inputs, *args, **named)
         if self.eval_objective and "labels" in inputs:
             batch = self._prepare_inputs(inputs)
-            rng = Generator(self.args.device).manual_seed(self.args.seed)
+            rng = Generator().manual_seed(self.args.seed)
             with torch.no_grad():
                 ours = self.loss_of(self.accelerator.unwrap_model(model), batch, rng)
             return ours.total / ours.size, *others
@@ -243,7 +243,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         count = self.drawn.get(step, 0)
         self.drawn = {step: count + 1}
         seed = hash((self.args.seed, step, count, self.accelerator.process_index))
-        return Generator(self.args.device).manual_seed(seed % 2**63)
+        return Generator().manual_seed(seed % 2**63)
 
     def log(self, logs: dict[str, float], *args: Any, **named: Any) -> None:
         """Log the trainer's numbers with those of the objective."""

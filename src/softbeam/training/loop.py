@@ -25,6 +25,7 @@ from softbeam.errors import Interrupted, NotFinite, UserError
 from softbeam.models.building import TRAINED, build
 from softbeam.runtime import inputs, outputs, ranks
 from softbeam.runtime.allowed import allowing
+from softbeam.runtime.devices import device_of
 from softbeam.runtime.files import (
     load_checkpoint,
     remove,
@@ -118,6 +119,7 @@ def train(
         raise ValueError(
             f"restarts={config.restarts}: softbeam.training.train trains several seeds"
         )
+    device_of(config.device)  # before anything is read
     quiet = quiet or not ranks.first()
     corpus = config.data.load()
     if corpus.bad.count and not quiet:
@@ -205,7 +207,7 @@ def with_models(config: RunConfig, codecs: Codecs) -> RunConfig:
     """
 
     def load(folder: Path) -> nn.Module:
-        run = load_run(folder)
+        run = load_run(folder, device=config.device)
         for side, its, ours in zip(Codecs._fields, run.codecs, codecs, strict=True):
             if its.to_json() != ours.to_json():
                 raise UserError(
@@ -243,10 +245,10 @@ def same_run(config: RunConfig, out: Path) -> None:
     """Raises UserError if the settings are not those that the run began with.
 
     The number of updates that may be skipped can change, as it has had no effect so far, and so
-    can the time.
+    can the time and the device.
     """
     before = from_yaml(out / CONFIG)
-    free = {name: getattr(config, name) for name in ("skip_nonfinite", "minutes")}
+    free = {name: getattr(config, name) for name in ("skip_nonfinite", "minutes", "device")}
     same = replace(before, **free)
     if same != config:
         other = f"{out} holds a run with other settings: {differences(same, config)}"
@@ -325,7 +327,7 @@ class Trainer:
         self.accelerator = accelerator(config, out)
         self.model = model.to(self.accelerator.device)
         seed = ranks.own_seed(config.seed)
-        self.rng = torch.Generator(self.accelerator.device).manual_seed(seed)
+        self.rng = torch.Generator().manual_seed(seed)  # of the CPU on every device
         self.started, self.scoring = time.monotonic(), 0.0  # and seconds that a score on dev takes
 
     def choose(self, config: RunConfig) -> RunConfig:
@@ -352,7 +354,7 @@ class Trainer:
         device, eos = self.accelerator.device, self.codecs.eos
 
         def step(rows: int) -> None:
-            rng = torch.Generator(device).manual_seed(self.config.seed)
+            rng = torch.Generator().manual_seed(self.config.seed)
             try_update(self.accelerator, learner, collate(first[:rows], eos=eos).to(device), rng)
 
         return faster(step, rows=len(first), most=1 if ranks.world() > 1 else cores())

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
 
 from softbeam.errors import need
 from softbeam.runtime import ranks
+from softbeam.runtime.devices import device_of
 from softbeam.runtime.files import Growing
 from softbeam.training.config import RunConfig
 
@@ -47,18 +48,25 @@ class Recorder:
 
 def accelerator(config: RunConfig, out: Path) -> Accelerator:
     """Make the accelerator with the device, precision and trackers of the run."""
-    on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
-    auto = "no" if on_cpu else "bf16"
-    precision = {"auto": auto, "float32": "no", "bfloat16": "bf16"}[config.precision]
-    device = Accelerator(
+    device = device_of(config.device)
+    on_cpu = device.type == "cpu"
+    precisions = {"auto": "no" if on_cpu else "bf16"} | PRECISIONS
+    if ranks.world() == 1 and PartialState._shared_state.get("device", device) != device:
+        AcceleratorState._reset_state(reset_partial_state=True)  # of a training elsewhere before
+    made = Accelerator(
         cpu=on_cpu,  # else it would take several processes on processors for one
-        mixed_precision=precision,
+        mixed_precision=precisions[config.precision],
         log_with=tracker(config),
         project_dir=str(out),
     )
+    if ranks.world() == 1:  # else each process has one of its own
+        made.state.device = PartialState._shared_state["device"] = device
     if config.tensorboard:
-        device.init_trackers("tensorboard")
-    return device
+        made.init_trackers("tensorboard")
+    return made
+
+
+PRECISIONS = {"float32": "no", "bfloat16": "bf16"}
 
 
 def tracker(config: RunConfig) -> str | None:

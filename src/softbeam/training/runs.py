@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -23,6 +22,7 @@ from softbeam.errors import LARGEST_NUMBER, UserError
 from softbeam.models.building import build
 from softbeam.runtime import inputs, outputs
 from softbeam.runtime.allowed import allowing
+from softbeam.runtime.devices import device_of
 from softbeam.runtime.environment import environment, working_folder
 from softbeam.runtime.files import (
     Types,
@@ -366,26 +366,23 @@ def load_weights(model: nn.Module, path: Path) -> None:
             raise UserError(f"the weights in {path} are not all finite: {name}")
 
 
-def load_run(
-    folder: str | Path, *, device: str | None = None, allow_modules: Iterable[str] = ()
-) -> Run:
+def load_run(folder: str | Path, *, device: str = "auto", allow_modules: Iterable[str] = ()) -> Run:
     """Load a finished run from its folder, ready to decode.
 
     Args:
         folder: of the run.
-        device: where the model is put; an accelerator if there is one and none is given.
+        device: where the model runs: auto (an accelerator if there is one), cpu, cuda, cuda:1 or
+            mps.
         allow_modules: modules of your own whose classes the run's configuration may name. Loading
             imports them, so name only modules that you trust.
     """
-    folder = Path(folder)
+    folder, place = Path(folder), device_of(device)
     with allowing(allow_modules):
         config = from_yaml(folder / CONFIG)
     codecs = load_codecs(folder, config)
     model = build(config.model, codecs)
     load_weights(model, folder / WEIGHTS)
-    if device is None and torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
-    return Run(config, codecs, model.to(device).eval(), read_summary(folder), folder)
+    return Run(config, codecs, model.to(place).eval(), read_summary(folder), folder)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

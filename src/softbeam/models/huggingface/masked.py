@@ -24,7 +24,7 @@ from softbeam.errors import UserError
 from softbeam.models.huggingface.fast_rows import FastRows
 from softbeam.models.huggingface.hub import loading_options
 from softbeam.runtime.files import LARGEST_TENSORS, check_input
-from softbeam.tensors import length_mask, lengths_of, may_stand
+from softbeam.tensors import length_mask, lengths_of, may_stand, moved
 from softbeam.types import Prompts, WordParts
 
 # Rows of an embedding that no text ever used: BERT's, Gemma's, fairseq's, ESM's.
@@ -34,6 +34,8 @@ GAP = re.compile(r"\[MASK\]|<mask>")  # either form, whichever of them the token
 
 class HfMaskedLM:
     """A `TextModel` made of an `AutoModelForMaskedLM` and its tokenizer, without gradients.
+
+    Tokens and sets of tokens are on the CPU, wherever the model is; logits are on its device.
 
     `allowed` excludes special tokens, rows that no text ever used, and rows without a token. A
     model in half precision still returns logits in float32.
@@ -72,7 +74,7 @@ class HfMaskedLM:
             self.paddable = self._is_paddable(*trial, plain)
             self._fast = self._fast_rows(*trial, plain)
         vocab = plain.shape[-1]
-        self._allowed = torch.zeros(vocab, dtype=torch.bool, device=model.device)
+        self._allowed = torch.zeros(vocab, dtype=torch.bool)
         self._allowed[[i for i in usable if i < vocab]] = True
         self._glue = letters_stand_alone(tokenizer, usable)
         self._alphabet = amino_acids(tokenizer, self._allowed)
@@ -84,7 +86,7 @@ class HfMaskedLM:
         name: str | Path,
         *,
         dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         trust_remote_code: bool = False,
     ) -> "HfMaskedLM":
         """Load the model in a folder, or of that name on the hub.
@@ -135,9 +137,14 @@ class HfMaskedLM:
         except UserError as error:
             raise UserError(f"{str(name)!r} cannot be used: {error}") from None
 
+    def to(self, device: str | torch.device) -> "HfMaskedLM":
+        """Move the model to a device; returns itself."""
+        self.model.to(device)
+        return self
+
     @property
     def fast(self) -> bool:
-        return self._fast is not None
+        return self._fast is not None and self.model.device.type == "cpu"
 
     @property
     def allowed(self) -> Bool[Tensor, " vocab"]:
@@ -179,38 +186,45 @@ class HfMaskedLM:
         width = int(lengths.max()) if len(lengths) else 0
         if self.longest is not None and width > self.longest:
             raise UserError(f"a text has {width} tokens; the model's limit is {self.longest}")
-        if self._fast is not None and bool(masked.any()):
-            if not self._fast.current():
+        if self.fast and bool(masked.any()):
+            if self._fast is None or not self._fast.current():
                 self._fast = FastRows(self.model)
             logits = self._fast(ids, masked, lengths)
         else:
             call = self._gathered if self.separable else self._plain
             logits = call(ids[:, :width], masked[:, :width], length_mask(lengths, width))
-        check_numbers(logits)
+        if logits.device.type == "cpu":  # elsewhere it would wait; energies are checked later
+            check_numbers(logits)
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def _plain(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
         """Run the head everywhere, then select the cells."""
-        return self._run(ids, real)[masked]
+        return self._run(ids, real)[self._index(masked)]
 
     def _gathered(self, ids: Tensor, masked: Tensor, real: Tensor) -> Tensor:
         """Select the cells, then run the head on one row whose positions are these cells."""
-        with gathering(self.model.base_model, masked):
+        with gathering(self.model.base_model, self._index(masked)):
             return self._run(ids, real)[0]
 
     def _run(self, ids: Tensor, real: Tensor) -> Tensor:
+        device = self.model.device
         reads_padding = "attention_mask" in inspect.signature(self.model.forward).parameters
-        mask = {"attention_mask": real.long()} if reads_padding else {}
-        logits: Tensor = self.model(input_ids=ids, **mask).logits
+        if device.type != "cpu" and bool(real.all()):
+            reads_padding = False  # transformers would ask the device whether there is any
+        mask = {"attention_mask": moved(real.long(), device)} if reads_padding else {}
+        logits: Tensor = self.model(input_ids=moved(ids, device), **mask).logits
         return logits
+
+    def _index(self, masked: Bool[Tensor, "rows time"]) -> tuple[Tensor, ...]:
+        """The rows and columns of the masked cells, on the model's device."""
+        return tuple(moved(part, self.model.device) for part in masked.nonzero(as_tuple=True))
 
     # Properties of the model, tested on a small input
 
     def _trial(self, usable: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """A small input: two rows of five tokens, which are masked, and which are real."""
-        device = self.model.device
-        ids = torch.tensor([(list(usable) * 10)[i : i + 5] for i in (0, 5)], device=device)
-        masked = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]], device=device).bool()
+        ids = torch.tensor([(list(usable) * 10)[i : i + 5] for i in (0, 5)])
+        masked = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]]).bool()
         return ids.masked_fill(masked, self.mask_id), masked, torch.ones_like(masked)
 
     def _check_runs(self, ids: Tensor, masked: Tensor, real: Tensor) -> None:
@@ -237,6 +251,8 @@ class HfMaskedLM:
         self, ids: Tensor, masked: Tensor, real: Tensor, plain: Tensor
     ) -> FastRows | None:
         try:
+            if self.model.device.type != "cpu":  # its many small steps are for a processor
+                return None
             fast = FastRows(self.model)
             return fast if agree(fast(ids, masked, real.sum(-1)), plain) else None
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError):
@@ -253,7 +269,7 @@ class HfMaskedLM:
         rows = [self._ids(text) for text in texts]
         time = max((len(row) for row in rows), default=0)
         padded = [row + [self.pad_id] * (time - len(row)) for row in rows]
-        tokens = torch.tensor(padded, device=self.model.device).reshape(len(rows), time)
+        tokens = torch.tensor(padded).reshape(len(rows), time)
         hidden = tokens == self.mask_id
         return Prompts(tokens, hidden, ~hidden & ~may_stand(tokens, self.allowed))
 
@@ -307,7 +323,7 @@ class HfMaskedLM:
 
 
 @contextmanager
-def gathering(encoder: nn.Module, masked: Bool[Tensor, "rows time"]) -> Iterator[None]:
+def gathering(encoder: nn.Module, masked: tuple[Tensor, ...]) -> Iterator[None]:
     """Make the encoder return the states of the masked cells, as a single row."""
 
     def gather(module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -408,9 +424,7 @@ def amino_acids(tokenizer: Any, allowed: Bool[Tensor, " vocab"]) -> Bool[Tensor,
     if not AMINO_ACIDS <= {*names} <= AMINO_ACIDS | OTHER_RESIDUES:
         return allowed
     standard = [i for i, name in zip(ids, names, strict=True) if name in AMINO_ACIDS]
-    return torch.zeros_like(allowed).index_fill(
-        0, torch.tensor(standard, device=allowed.device), True
-    )
+    return torch.zeros_like(allowed).index_fill(0, torch.tensor(standard), True)
 
 
 SPACES = ("Ġ", "▁", "Ċ", "ĉ")  # how tokenizers write a space, a line's end or a tab before a word
@@ -431,8 +445,8 @@ def word_parts(tokenizer: Any, allowed: Bool[Tensor, " vocab"]) -> WordParts:
         for name in names
     ]
     inner = [name[-1:].isalnum() and not name.endswith(SPACES) for name in names]
-    masks = torch.zeros(2, len(allowed), dtype=torch.bool, device=allowed.device)
-    masks[:, ids] = torch.tensor([inner, joined], device=allowed.device)
+    masks = torch.zeros(2, len(allowed), dtype=torch.bool)
+    masks[:, ids] = torch.tensor([inner, joined])
     return WordParts(*masks)
 
 

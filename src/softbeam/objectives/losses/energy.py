@@ -238,7 +238,8 @@ class UnigramNoise:
 
     def sample(self, lengths: Int[Tensor, " rows"], rng: Generator) -> Int[Tensor, "rows time"]:
         time = max(1, int(lengths.max()))
-        return torch.multinomial(self.of(lengths), time, replacement=True, generator=rng)
+        p = self.of(lengths.to(rng.device))
+        return torch.multinomial(p, time, replacement=True, generator=rng).to(lengths.device)
 
     def log_prob(
         self, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
@@ -251,7 +252,7 @@ class UnigramNoise:
             raise ValueError(
                 f"length {int(lengths.max())}: the noise ends at {len(self.probs) - 1}"
             )
-        return self.probs[lengths]
+        return self.probs.to(lengths.device)[lengths]
 
 
 def nce(

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from softbeam.search.decoders import fed_scores, forced_scores
 from softbeam.search.relaxations import gumbel_softmax, peaked_softmax, soft_argmax
+from softbeam.tensors import draw
 from softbeam.types import Decoder
 
 Feedback = Callable[..., Tensor]  # (scores, embedding, *, alpha, rng) -> fed embedding
@@ -41,7 +42,7 @@ def feed(
     if form == "hard" and choice == "argmax":
         return embedding[scores.argmax(-1)]
     if form == "hard":
-        return embedding[scores.softmax(-1).multinomial(1, generator=rng)[:, 0]]
+        return embedding[draw(scores.softmax(-1), rng)[:, 0]]
     if form == "soft" and choice == "argmax":
         return soft_argmax(scores, embedding, alpha)
     sampled = choice == "sample"

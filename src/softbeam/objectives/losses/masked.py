@@ -7,15 +7,15 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
-from softbeam.tensors import rank
+from softbeam.tensors import moved, rank, uniform
 from softbeam.types import Loss, MaskedLM
 
 
 def hidden_uniformly(real: Bool[Tensor, "rows time"], rng: Generator) -> Bool[Tensor, "rows time"]:
     """Hide a uniformly drawn number (1 to n) of each row's n real tokens."""
     size = real.sum(1)
-    count = 1 + (torch.rand(len(real), generator=rng, device=real.device) * size).long()
-    key = torch.rand(real.shape, generator=rng, device=real.device)
+    count = 1 + (uniform((len(real),), rng, real.device, None) * size).long()
+    key = uniform(real.shape, rng, real.device, None)
     return real & (rank(key.masked_fill(~real, float("inf"))) < count[:, None])
 
 
@@ -28,7 +28,7 @@ def hidden_at_rate(
     """Hide each real token with this probability, and at least one in each row (BERT)."""
     if not 0 < rate <= 1:
         raise ValueError(f"rate={rate} must be above 0 and at most 1")
-    u = torch.rand(real.shape, generator=rng, device=real.device).masked_fill(~real, 2.0)
+    u = uniform(real.shape, rng, real.device, None).masked_fill(~real, 2.0)
     return real & ((u < rate) | (u == u.amin(-1, keepdim=True)))
 
 
@@ -37,5 +37,5 @@ def masked_cross_entropy(
 ) -> Loss:
     """Sum -log p of the hidden tokens given the others; the size is their number."""
     logits = mlm.logits(tokens, hidden, torch.zeros_like(tokens[:, 0]))
-    total = cross_entropy(logits, tokens[hidden], reduction="sum")
+    total = cross_entropy(logits, moved(tokens[hidden], logits.device), reduction="sum")
     return Loss(total, int(hidden.sum()), {})

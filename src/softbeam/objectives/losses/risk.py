@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from softbeam._lazy import lazy
 from softbeam.search.hard import ancestral_sample, beam_search, one_by_one
 from softbeam.search.tracked import Repeated
+from softbeam.tensors import draw
 from softbeam.types import Decoder, Ends, Hypotheses
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def rollout(
             return given
         if rng is None:
             return scores.argmax(-1)
-        return torch.multinomial(scores.softmax(-1), 1, generator=rng).squeeze(-1)
+        return draw(scores.softmax(-1), rng).squeeze(-1)
 
     return one_by_one(decoder, choose, lengths=ends.lengths, eos=ends.eos)
 

@@ -8,12 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from softbeam.runtime import ranks
+from softbeam.runtime.devices import device_of
 from softbeam.sampling.chains import Trace, side_by_side, trace
 from softbeam.sampling.diagnostics import TextMixing, text_mixing
 from softbeam.sampling.texts.infill import Filling, Method, fill_texts
 from softbeam.sampling.texts.sampler import generator, samplers
 from softbeam.sampling.texts.score import Scored, score_texts
-from softbeam.sampling.texts.settings import SamplingConfig, infill_settings, overridden
+from softbeam.sampling.texts.settings import Rows, SamplingConfig, infill_settings, overridden
 from softbeam.types import TextModel
 
 DEFAULTS = SamplingConfig()
@@ -36,6 +37,8 @@ def sample(
     mlm: TextModel,
     texts: str | Sequence[str],
     settings: SamplingConfig = DEFAULTS,
+    *,
+    device: str | None = None,
     **overrides: Any,
 ) -> Samples:
     """Run Markov chains over the gaps of texts, and return all samples.
@@ -49,9 +52,11 @@ def sample(
         texts: one or several texts, in which `[MASK]` is a gap of one token.
         settings: the target, the kernel and the number of chains and sweeps. Its `dtype` is that
             of the command's model; here the model has its own.
+        device: where the model runs: auto, cpu, cuda, cuda:1 or mps; by default where it is. The
+            chains are the same on every device up to rounding.
         overrides: fields of `settings` to replace, as in `sample(mlm, text, chains=4, seed=2)`.
     """
-    settings = overridden(settings, overrides)
+    settings, mlm = overridden(settings, overrides), placed(mlm, device)
     prompts = [texts] if isinstance(texts, str) else list(texts)
     samples: list[list[str]] = []
     tokens, traces = [], []
@@ -72,7 +77,8 @@ def score(
     texts: str | Sequence[str],
     *,
     energy: Literal["local", "raw"] = "local",
-    rows: int = 256,
+    rows: Rows = 256,
+    device: str | None = None,
 ) -> list[Scored]:
     """Compute the pseudo-log-likelihood of each text, and of each of its tokens.
 
@@ -80,15 +86,22 @@ def score(
         mlm: the model, as `load_mlm` returns it.
         texts: one or several texts without gaps.
         energy: local sums log-probabilities; raw sums logits.
-        rows: the largest number of masked rows that the model gets at once.
+        rows: the largest number of masked rows that the model gets at once; auto is what fits.
+        device: where the model runs, as in `sample`.
     """
-    prompts = [texts] if isinstance(texts, str) else list(texts)
+    prompts, mlm = [texts] if isinstance(texts, str) else list(texts), placed(mlm, device)
     with ranks.joined():
         return list(score_texts(mlm, prompts, energy=energy, rows=rows))
 
 
 def infill(
-    mlm: TextModel, text: str, *, samples: int = 200, method: Method = "mh", **overrides: Any
+    mlm: TextModel,
+    text: str,
+    *,
+    samples: int = 200,
+    method: Method = "mh",
+    device: str | None = None,
+    **overrides: Any,
 ) -> list[Filling]:
     """Find the distinct fillings of all gaps of a text together, lowest energy first.
 
@@ -102,9 +115,21 @@ def infill(
         text: a text with gaps, `[MASK]`.
         samples: the number of samples to draw.
         method: how to draw them.
+        device: where the model runs, as in `sample`.
         overrides: fields of `SamplingConfig` to replace, as `chains`, `burn_in` or `seed`; not
             those that infilling decides itself, as `sweeps`.
     """
-    settings = infill_settings(overrides)
+    settings, mlm = infill_settings(overrides), placed(mlm, device)
     with ranks.joined():
         return next(fill_texts(mlm, [text], settings, samples=samples, method=method))
+
+
+def placed(mlm: TextModel, device: str | None) -> TextModel:
+    """Move a model to a device, if one is given. Raises TypeError if the model has no `to`."""
+    if device is None:
+        return mlm
+    move = getattr(mlm, "to", None)
+    if move is None:
+        raise TypeError(f"device={device!r}: {type(mlm).__name__} has no method `to` that moves it")
+    move(device_of(device))
+    return mlm

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from softbeam.sampling.energies import counted_sites
-from softbeam.sampling.masking import site_logits
+from softbeam.sampling.masking import ROWS, site_logits
 from softbeam.sampling.texts.sampler import Sampler, allowed_tokens
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.types import TextModel
@@ -68,14 +68,15 @@ def trial(mlm: TextModel, group: Sampler, config: SamplingConfig) -> Trial:
     """Time the model on more and more rows of a group's texts, for about a second."""
     tokens, allowed = group.tokens[:1], allowed_tokens(mlm, config.allowed)
     free, owner = group.free[:1], torch.zeros(1, dtype=torch.long)
-    best = mlm.logits(tokens, free, owner).masked_fill(~allowed, -torch.inf).argmax(-1)
+    best = mlm.logits(tokens, free, owner).cpu().masked_fill(~allowed, -torch.inf).argmax(-1)
     texts = tokens.masked_scatter(free, best)
     every, first = free.nonzero()[:, 1], time.monotonic()
-    most, rows = min(config.rows, len(group.tokens) * len(every)), 1
+    limit = ROWS if isinstance(config.rows, str) else config.rows
+    most, rows = min(limit, len(group.tokens) * len(every)), 1
     while True:
         site = every[torch.arange(rows) % len(every)]
         started = time.monotonic()
-        parts = [logits for _, logits in site_logits(mlm, texts, site * 0, site, limit=rows)]
+        parts = [part.cpu() for _, part in site_logits(mlm, texts, site * 0, site, limit=rows)]
         ended = time.monotonic()
         if rows >= most or ended - started >= ENOUGH or ended - first >= 4 * ENOUGH:
             break

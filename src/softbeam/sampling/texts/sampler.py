@@ -28,12 +28,13 @@ from softbeam.sampling.chains import (
 )
 from softbeam.sampling.energies import LocalEnergy, RawEnergy, WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
+from softbeam.sampling.fitting_rows import FittingRows
 from softbeam.sampling.kernels import degenerate_gibbs, exact_gibbs
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
 from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
-from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.sampling.texts.settings import SamplingConfig, row_limit
 from softbeam.tensors import may_stand
-from softbeam.types import ChainState, Energy, Kernel, Propose, TextModel
+from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, TextModel
 
 
 class Sampler(NamedTuple):
@@ -108,13 +109,15 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
     tokens, free = text_rows(mlm, texts, config)
     allowed = allowed_tokens(mlm, config.allowed)
     terms = composed(mlm, texts, tokens, config)
+    lm = FittingRows(mlm) if config.rows == "auto" else mlm
+    limit = row_limit(config.rows)
     of = Ingredients(
         tokens,
         free,
         allowed,
-        energy=WeightedSum([(1.0, ENERGIES[config.energy](mlm, rows=config.rows)), *terms]),
-        propose=proposals(mlm, allowed, config),
-        conditionals=MaskedConditionals(mlm, allowed=allowed, rows=config.rows),
+        energy=WeightedSum([(1.0, ENERGIES[config.energy](lm, rows=limit)), *terms]),
+        propose=proposals(lm, allowed, config),
+        conditionals=MaskedConditionals(lm, allowed=allowed, rows=limit),
     )
     if config.start == "text":
         check_start(mlm, of, config)
@@ -277,7 +280,7 @@ def phrases(mlm: TextModel, words: Sequence[str]) -> list[list[int]]:
     return [list(ids) for ids in forms]
 
 
-def proposals(mlm: TextModel, allowed: Bool[Tensor, " vocab"], config: SamplingConfig) -> Propose:
+def proposals(mlm: MaskedLM, allowed: Bool[Tensor, " vocab"], config: SamplingConfig) -> Propose:
     """Build the proposal distribution that the settings describe."""
     if config.proposal == "uniform":
         return UniformProposals(allowed)
@@ -289,5 +292,5 @@ def proposals(mlm: TextModel, allowed: Bool[Tensor, " vocab"], config: SamplingC
             temperature=config.proposal_temperature,
             nucleus=config.nucleus,
             epsilon=config.epsilon,
-            rows=config.rows,
+            rows=row_limit(config.rows),
         )

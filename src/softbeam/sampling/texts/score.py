@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from softbeam.errors import UserError, check_range
+from softbeam.errors import UserError
 from softbeam.runtime import ranks
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
-from softbeam.sampling.texts.settings import check_choice
-from softbeam.types import TextModel
+from softbeam.sampling.fitting_rows import FittingRows
+from softbeam.sampling.texts.settings import Rows, check_choice, check_rows, row_limit
+from softbeam.types import MaskedLM, TextModel
 
 ENERGIES = {"local": LocalEnergy, "raw": RawEnergy}
 TOGETHER = 16  # texts in a batch, for any number of processes, so that all get the same numbers
@@ -27,12 +28,12 @@ class Scored(NamedTuple):
 
 
 def score_texts(
-    mlm: TextModel, texts: Sequence[str], *, energy: str = "local", rows: int = 256
+    mlm: TextModel, texts: Sequence[str], *, energy: str = "local", rows: Rows = 256
 ) -> Iterator[Scored]:
     """Yield the score of each text, in order; processes share the texts.
 
     Memory is bounded: the model gets at most `rows` masked rows, and at most 16,384 tokens, at
-    once, however many or long the texts are.
+    once, however many or long the texts are. With rows="auto" it gets as many tokens as fit.
 
     Args:
         mlm: the masked language model.
@@ -41,11 +42,12 @@ def score_texts(
         rows: the largest number of masked rows that the model gets at once.
     """
     check_choice("--energy", energy, tuple(ENERGIES))
-    check_range("--rows", rows, least=1)
+    check_rows(rows)
+    lm = FittingRows(mlm) if rows == "auto" else mlm
 
     def batch(start: int) -> list[Scored]:
         together = texts[start : start + TOGETHER]
-        return score_batch(mlm, together, start, energy=energy, rows=rows)
+        return score_batch(mlm, together, start, energy=energy, rows=rows, lm=lm)
 
     for scores in ranks.in_turn(range(0, len(texts), TOGETHER), batch):
         yield from (Scored(*score) for score in scores)
@@ -53,13 +55,15 @@ def score_texts(
 
 @torch.inference_mode()
 def score_batch(
-    mlm: TextModel, texts: Sequence[str], first: int, *, energy: str, rows: int
+    mlm: TextModel, texts: Sequence[str], first: int, *, energy: str, rows: Rows, lm: MaskedLM
 ) -> list[Scored]:
-    """Score a few texts; `first` is the number of the first one, for error messages."""
+    """Score a few texts with `lm`; `first` is the number of the first one, for error messages."""
     prompts = mlm.encode(texts)
     check_whole(texts, prompts.hidden.sum(-1).tolist(), prompts.frozen, first)
-    bounded = max(1, min(rows, TOKENS // prompts.tokens.shape[1]))
-    scores = ENERGIES[energy](mlm, rows=bounded).scores(prompts.tokens)
+    bounded = row_limit(rows)
+    if rows != "auto":
+        bounded = max(1, min(bounded, TOKENS // prompts.tokens.shape[1]))
+    scores = ENERGIES[energy](lm, rows=bounded).scores(prompts.tokens)
     batch = []
     for text, ids, row, frozen in zip(texts, prompts.tokens, scores, prompts.frozen, strict=True):
         tokens = mlm.token_names(ids[~frozen].tolist())

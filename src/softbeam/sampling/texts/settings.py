@@ -13,6 +13,9 @@ HEAVIEST = 1e6  # weight of a term of the energy
 NOT_OF_INFILL = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
 
 
+Rows = int | Literal["auto"]  # auto: as many as fit into the memory
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
     """Target, proposals, kernel and sweeps of chains over the texts of a masked language model.
@@ -43,8 +46,8 @@ class SamplingConfig:
         lexicon_weight: how much each occurrence of a word of the lexicon lowers the energy
         allowed: the only tokens that may be sampled; by default all, of proteins the 20 amino acids
         seed: seed of all random numbers
-        dtype: number format of the model
-        rows: largest number of masked rows that the model gets at once
+        dtype: number format of the model; energies are summed in float32 or float64
+        rows: largest number of masked rows that the model gets at once; auto is what fits
         at_once: chains that run side by side; more texts run after them, or in other processes
     """
 
@@ -71,8 +74,8 @@ class SamplingConfig:
     lexicon_weight: float = 1.0
     allowed: tuple[str, ...] = ()
     seed: int = 1
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    rows: int = 256
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
+    rows: Rows = 256
     at_once: int = 64
 
     def __post_init__(self) -> None:
@@ -80,8 +83,9 @@ class SamplingConfig:
             if get_origin(f.type) is Literal:
                 check_choice(flag(f.name), getattr(self, f.name), get_args(f.type))
         check_range("--sweeps", self.sweeps, least=1)
-        for name in ("chains", "rows", "at_once"):
+        for name in ("chains", "at_once"):
             check_range(flag(name), getattr(self, name), least=1, most=MOST_ROWS)
+        check_rows(self.rows)
         for name in ("temperature", "proposal_temperature"):
             check_range(flag(name), getattr(self, name), **TEMPERATURES)
         for name in ("near_weight", "lexicon_weight"):
@@ -164,6 +168,19 @@ def overridden(
     if unknown := [name for name in overrides if name not in names]:
         raise TypeError(f"{unknown[0]!r} is not a setting; there are {', '.join(names)}")
     return replace(settings, **overrides)
+
+
+def check_rows(rows: Rows) -> None:
+    """Raise UserError if this is no number of rows, and not auto."""
+    if isinstance(rows, int):
+        check_range("--rows", rows, least=1, most=MOST_ROWS)
+    else:
+        check_choice("--rows", rows, ("auto",))
+
+
+def row_limit(rows: Rows) -> int:
+    """The number of rows that a model gets at once; one that takes what fits gets all."""
+    return MOST_ROWS if isinstance(rows, str) else rows
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
