@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from softbeam.tensors import distinct_rows
+from softbeam.tensors import distinct_rows, moved
 from softbeam.types import MaskedLM
 
 ROWS = 256  # rows that the model gets at once
@@ -70,7 +70,9 @@ def site_logits(
         alone = one_hot(site[index], width).bool()
         logits = mlm.logits(tokens[row[index], :width], alone, source[index])
         equal = ((turn >= start) & (turn < start + limit)).nonzero()[:, 0]
-        yield (index, logits) if len(equal) == len(index) else (equal, logits[turn[equal] - start])
+        if len(equal) > len(index):
+            index, logits = equal, logits[moved(turn[equal] - start, logits.device)]
+        yield index, logits
 
 
 class WrappedMlm:
