@@ -1,20 +1,12 @@
-"""Make the benchmarks page: records of `softbeam bench … --json` as tables.
-
-`python docs/benchmark_tables.py soft-beam --model transformer` runs a benchmark and writes its
-record, `docs/benchmarks/soft-beam-transformer.json`: the figures, the machine, the time, and the
-load of the machine before the run.
-"""
+"""Make the benchmarks page: records of `softbeam bench … --record docs/benchmarks` as tables."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
-QUIET = 0.5  # load average below which nothing else was running
+QUIET = 0.5  # load average below which an earlier record, without `quiet`, counts as quiet
 
 
 class Bench(NamedTuple):
@@ -64,6 +56,20 @@ BENCHES = {
                 "times generate": "ratio",
                 "same outputs": "same",
                 "tokens": "tokens",
+            }
+        },
+    ),
+    "growth": Bench(
+        "Growth",
+        "Processor time as a power of one size, beside the largest power in the number of "
+        "operations.",
+        {
+            "rows": {
+                "work": "work",
+                "size": "size",
+                "exponent": "exponent",
+                "arithmetic": "power",
+                "above by more than 0.1": "above",
             }
         },
     ),
@@ -161,7 +167,7 @@ def circumstances(record: Mapping[str, Any]) -> str:
     ]
     said = ", ".join(facts)
     busy = "**Run beside other work: times are too long and ratios rough.**"
-    return said if load < QUIET else f"{said} {busy}"
+    return said if record.get("quiet", load < QUIET) else f"{said} {busy}"
 
 
 def spread(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -194,28 +200,3 @@ def shown(value: Any) -> str:
     if isinstance(value, int | float) and abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def record(words: list[str], folder: Path = FOLDER) -> Path:
-    """Run `softbeam bench WORDS --json` in a process of its own and write its record."""
-    from softbeam.runtime.environment import environment
-
-    load, facts = os.getloadavg()[0], environment()
-    command = ["-m", "softbeam", "bench", *words, "--json"]
-    done = subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True)
-    facts.pop("command")
-    kept = {
-        "bench": words[0],
-        "command": " ".join(command[1:]),
-        "load": load,
-        "environment": facts,
-        "found": json.loads(done.stdout.splitlines()[-1]),
-    }
-    values = [word for word in words if not word.startswith("-")]
-    path = folder / ("-".join(values) + ".json")
-    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return path
-
-
-if __name__ == "__main__":
-    print(record(sys.argv[1:]))

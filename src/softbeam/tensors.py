@@ -225,3 +225,24 @@ def lengths_of(mask: Bool[Tensor, "rows time"]) -> Int[Tensor, " rows"]:
         row = int((mask != length_mask(lengths, mask.shape[1])).any(1).nonzero()[0, 0])
         raise ValueError(f"mask: row {row} has padding before a real position; pad on the right")
     return lengths
+
+
+def best_columns(scores: Float[Tensor, "rows columns"], n: int) -> Int[Tensor, "rows {n}"]:
+    """Indices of each row's n largest scores, best first: those of `topk`, in less time.
+
+    The n best cells lie in the n blocks with the best maxima.
+    """
+    rows, columns = scores.shape
+    block = 64
+    blocks = columns // block
+    if columns < 4096 or blocks < 4 * n:
+        return scores.topk(n).indices
+    whole = scores[:, : blocks * block].unflatten(1, (blocks, block))
+    chosen = whole.amax(-1).topk(n).indices
+    flat = chosen + blocks * torch.arange(rows, device=scores.device)[:, None]
+    near = whole.reshape(-1, block).index_select(0, flat.flatten()).view(rows, -1)
+    if blocks * block < columns:
+        near = torch.cat([near, scores[:, blocks * block :]], 1)
+    best = near.topk(n).indices
+    inside = chosen.gather(1, (best // block).clamp_max(n - 1)) * block + best % block
+    return torch.where(best < n * block, inside, best - n * block + blocks * block)

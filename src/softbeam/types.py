@@ -237,3 +237,13 @@ class ReadoutDecoder(Decoder, Protocol):
     def advance(
         self, state: State, emb: Float[Tensor, "rows emb"]
     ) -> tuple[Float[Tensor, "rows hidden"], State]: ...
+
+
+@runtime_checkable
+class ProjectingDecoder(ReadoutDecoder, Protocol):
+    """A decoder whose steps may begin with a linear map of the embedding.
+
+    Optional: where a vocabulary is small, the fast forms apply the map once to all embeddings.
+    """
+
+    def projected(self) -> ReadoutDecoder: ...  # over mapped embeddings, or the decoder itself

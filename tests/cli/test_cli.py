@@ -37,6 +37,7 @@ def last_json(text: str) -> dict:
     return found
 
 
+@pytest.mark.slow
 def test_train_then_evaluate_then_decode(run, tmp_path, capsys):
     assert main(["evaluate", str(run), "--search", "beam", "--beam", "3", "--json", "--quiet"]) == 0
     found = last_json(capsys.readouterr().out)
@@ -54,6 +55,7 @@ def test_two_runs_are_compared_on_the_same_sentences(run, capsys):
     assert found["difference"] == 0.0 and found["p_value"] == 1.0
 
 
+@pytest.mark.slow
 def test_raw_and_normalized_scores_are_checked_side_by_side(run, capsys):
     assert main(["evaluate", str(run), "--check-normalization", "--json", "--quiet"]) == 0
     shown = capsys.readouterr().out
@@ -173,6 +175,7 @@ def test_bad_use_is_one_sentence_and_exit_code_2(case, run, tmp_path, capsys):
     assert len(shown) == 1 and "Traceback" not in shown[0]
 
 
+@pytest.mark.slow
 def test_skip_bad_goes_on_and_says_so(tmp_path, capsys):
     path = write_conll(tmp_path / "a.conll", 20)
     path.write_text(path.read_text() + "\nbroken\n")
@@ -267,12 +270,14 @@ def test_the_catalogue_is_listed(capsys):
     assert "raw/train.de.gz" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_installed_command_runs():
     command = Path(sys.executable).with_name("softbeam")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("softbeam ")
 
 
+@pytest.mark.slow
 def test_the_package_runs_as_a_module():
     words = [sys.executable, "-m", "softbeam", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -301,6 +306,7 @@ def test_evaluate_reads_and_encodes_the_data_once(run, capsys, monkeypatch):
     assert encodings == [16, 16], "once with the vocabulary of each run"
 
 
+@pytest.mark.slow
 def test_dev_is_encoded_once_a_run(tmp_path, monkeypatch):
     encodings = []
     encode = loop.encode

@@ -18,6 +18,7 @@ def data(tmp_path_factory) -> list[str]:
 SMALL = ["--model.hidden", "8", "--model.embedding", "8", "--model.characters", "0"]
 
 
+@pytest.mark.slow
 def test_a_model_that_has_learnt_nothing_says_so_loudly(data, tmp_path, capsys):
     run = str(tmp_path / "run")
     words = ["train", "tagging", *data, *SMALL, "--epochs", "1", "--lr", "1e-9", "--out", run]
@@ -43,6 +44,7 @@ def test_a_model_that_has_learnt_says_nothing(data, tmp_path, capsys):
     assert "WARNING" not in said.err and "without a model" in said.out
 
 
+@pytest.mark.slow
 def test_a_run_with_a_limit_of_time_ends(data, tmp_path, capsys):
     run = tmp_path / "run"
     words = ["train", "tagging", *data, *SMALL, "--minutes", "0.01", "--quiet", "--out", str(run)]

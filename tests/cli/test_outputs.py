@@ -61,6 +61,7 @@ HOLDERS = {  # command, and what another process holds meanwhile
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOLDERS)
 def test_what_another_process_writes_is_not_written(here, name, capsys):
     words, output = HOLDERS[name]
@@ -72,6 +73,7 @@ def test_what_another_process_writes_is_not_written(here, name, capsys):
         assert said.rstrip().endswith("(softbeam train tagging --out held)")
 
 
+@pytest.mark.slow
 def test_a_killed_holder_frees_the_folder_at_once(here, capsys):
     words = [*TAGS, *SHORT, "--out", "new"]
     Path("new").mkdir()
@@ -187,6 +189,7 @@ REPLACED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPLACED)
 def test_what_the_user_asks_to_replace_is_replaced(here, name, capsys):
     words, path = REPLACED[name]
@@ -196,6 +199,7 @@ def test_what_the_user_asks_to_replace_is_replaced(here, name, capsys):
     assert not [name for name in content(here) if ".new" in name or "lock" in name]
 
 
+@pytest.mark.slow
 def test_the_old_samples_stay_until_the_new_ones_are_whole(here, monkeypatch, capsys):
     before = content(here)
     words = [*SAMPLE, "--seed", "2", "--out", "done.jsonl", "--checkpoint-every", "0"]
@@ -216,6 +220,7 @@ def interrupted(*_, **__):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_old_run_stays_until_the_new_one_is_whole(here, monkeypatch, capsys):
     before = content(Path("run"))
     words = [*TAGS, *SHORT, "--seed", "2", "--out", "run", "--overwrite"]
@@ -237,6 +242,7 @@ def test_standard_output_is_always_free(here, capsys):
     assert capsys.readouterr().out == text and not Path("-").exists()
 
 
+@pytest.mark.slow
 def test_a_grid_goes_on_in_its_folder_and_beside_other_runs(here, capsys):
     Path("runs").mkdir()
     shutil.copytree("run", "runs/other")

@@ -20,6 +20,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag, value, field", FLAGS, ids=[flag for flag, _, _ in FLAGS])
 def test_a_flag_has_hyphens_or_underscores(flag, value, field):
     words = ["ccg", "--objective", "direct-loss"]

@@ -69,6 +69,7 @@ def shown(capsys, *words) -> tuple[dict[str, str], dict]:
     return {line[:24].strip(): line[25:] for line in lines}, json.loads(last)
 
 
+@pytest.mark.slow
 def test_dev_is_searched_as_the_objective_is_trained(here):
     assert from_yaml(here / "raw" / "config.yaml").select == Beam(k=2, normalize=False)
 

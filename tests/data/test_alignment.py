@@ -42,6 +42,7 @@ def cost_of(word, labels) -> float:
     return sum(known) + SECOND * sum("+" in label for label in labels)
 
 
+@pytest.mark.slow
 @given(WORDS, PHONEMES)
 def test_an_alignment_is_the_cheapest_of_all(word, phonemes):
     labels, costs = align(word, phonemes, COSTS), every_cost(word, phonemes)

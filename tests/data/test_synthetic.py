@@ -96,6 +96,7 @@ def test_palindromes():
     assert -(np.exp(log_p) * log_p).sum() == pytest.approx(source.entropy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", [2, 3, 4])
 def test_palindromes_of_other_lengths(time):
     source = Palindromes(vocab=3, time=time, p=0.3)

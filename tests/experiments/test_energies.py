@@ -135,6 +135,7 @@ def test_the_truth_has_its_own_entropy_and_figures():
     assert found["true_nll"] == pytest.approx(-truth.mean())
 
 
+@pytest.mark.slow
 def test_other_figures_are_the_objectives_values(tmp_path):
     found = run(TINY, tmp_path)
     model, test = trained(TINY, tmp_path), load(TINY).test
@@ -164,6 +165,7 @@ def test_exact_log_z_of_phonemes_is_that_of_enumeration(dictionary):
 # Training
 
 
+@pytest.mark.slow
 def test_the_same_cell_gives_the_same_result(tmp_path):
     a, b = (run(TINY, tmp_path / name) for name in "ab")
     clocks = {"cpu_seconds", "training_cpu_seconds"}
@@ -172,6 +174,7 @@ def test_the_same_cell_gives_the_same_result(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_the_weights_kept_are_the_best_on_dev(tmp_path):
     cell = replace(TINY, lr=0.5, updates=40, patience=3)  # steps so large that it gets worse again
     found = run(cell, tmp_path)
@@ -212,8 +215,8 @@ def test_likelihood_is_below_pseudolikelihood_is_below_mlm(tmp_path):
     nll = {
         m: run(
             Fit(
-                **{"data": "palindromes", "objective": m, "size": 1000, "seed": 1},
-                **{"updates": 200, "every": 50, "lr": 0.02, "tested": 2000},
+                **{"data": "palindromes", "objective": m, "size": 500, "seed": 1},
+                **{"updates": 100, "every": 50, "lr": 0.02, "tested": 500},
             ),
             tmp_path,
         )["expected_nll"]

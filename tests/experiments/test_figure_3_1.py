@@ -19,6 +19,7 @@ def test_only_the_hard_objective_jumps():
     assert fine[1.0] < 0.35 * coarse[1.0]
 
 
+@pytest.mark.slow
 def test_sharper_relaxations_are_closer_to_the_hard_objective():
     _, losses = along_a_line((None, 1.0, 10.0, 1000.0), points=40)
     gaps = [(losses[a] - losses[None]).abs().median().item() for a in (1.0, 10.0, 1000.0)]

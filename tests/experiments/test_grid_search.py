@@ -59,6 +59,7 @@ def test_a_sweep_orders_every_combination_and_keeps_what_is_finished(folder, cap
     assert all(path.stat().st_mtime_ns == then for path, then in times.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -1,5 +1,7 @@
 """A model that does not fit into memory is refused before it is built."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 
@@ -36,3 +38,25 @@ def test_the_check_changes_no_weight():
     for spec in SPECS:
         plain = weights(lambda spec=spec: spec.build_for(NINE))
         assert plain.equal(weights(lambda spec=spec: building.build(spec, NINE)))
+
+
+@pytest.mark.parametrize("spec", [*SPECS, Lstm(), Transformer(), Cmlm()], ids=repr)
+def test_the_rough_estimate_is_above_the_size(spec):
+    size = sum(p.numel() * p.element_size() for p in spec.build_for(NINE).parameters())
+    numbers = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    sizes = {name: n for name, n in numbers.items() if isinstance(n, int) and n > 1}
+    assert size < building.roughly(sizes, NINE) < 1e9
+
+
+def test_a_small_model_is_built_once(monkeypatch):
+    monkeypatch.setattr(building, "memory", lambda: 10**10)
+    devices: list[str] = []
+    plain = Lstm.build_for
+
+    def build_for(spec, codecs):
+        devices.append(str(torch.empty(1).device))
+        return plain(spec, codecs)
+
+    monkeypatch.setattr(Lstm, "build_for", build_for)
+    building.build(Lstm(), NINE)
+    assert devices == ["cpu"]

@@ -230,6 +230,7 @@ def test_once_converted_it_stays_and_a_damaged_folder_is_made_again(made, tmp_pa
     assert [path.name for path in folder.parent.iterdir()] == ["rxnmapper"], "nothing is left over"
 
 
+@pytest.mark.slow
 def test_another_wheel_than_the_pinned_one_is_refused(made, tmp_path):
     files, _ = wheel_files("rxnmapper")
     made("rxnmapper", files)
@@ -286,6 +287,7 @@ def test_a_wheel_that_does_not_fit_is_a_sentence_and_runs_no_code(
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_command(made, capsys):
     made("sapiens-vl", wheel_files("sapiens-vl")[0])
     assert main(["models", "list", "--json"]) == 0
@@ -329,6 +331,7 @@ def test_sapiens_knows_an_antibody(real, name, text, per_token):
     assert mlm.decode(tokens) == [text, text[::-1]]
 
 
+@pytest.mark.slow
 def test_rxnmapper_knows_an_ester(real):
     mlm = real("rxnmapper")
     prompts = mlm.encode("CC(=O)O.OCC>>CC(=O)[MASK]CC")

@@ -69,6 +69,7 @@ def test_a_word_has_the_same_numbers_in_every_batch():
     assert (both[0, 0] != both[0, 1]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 7, 8])
 def test_gradients_equal_differences(width):
     net = network(width)
@@ -120,6 +121,7 @@ def test_unknown_words_differ_by_their_characters():
     assert (model()(one).forced(target) != model()(two).forced(target)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"encoder": "uni"}, {"attention": "bahdanau"}])
 def test_a_tagger_that_reads_characters_conforms(options):
     tagger, data = model(**options), encoded()

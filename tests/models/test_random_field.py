@@ -105,6 +105,7 @@ def test_a_position_reads_all_others_and_not_itself(t):
                 assert (after[0, s] - before[0, s]).abs().max() > 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["potentials", "substituted"])
 @settings(max_examples=15, deadline=None)
 @given(

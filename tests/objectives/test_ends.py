@@ -68,6 +68,7 @@ def test_a_search_goes_to_the_end_of_a_target_with_an_unknown_label(k):
         assert found.item() == pytest.approx(wrong, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SoftHinge, HardHinge])
 def test_a_hinge_compares_outputs_of_the_same_length(kind):
     """Gold has its best label where it is unknown, and any label is free there."""

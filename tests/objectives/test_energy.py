@@ -287,6 +287,7 @@ class Losses(nn.Module):
         return call(self.objective, self.model, batch).total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     [Likelihood(), Pseudolikelihood(), KlProjection(teacher=mrf(seed=1), pseudolikelihood=0.0)],
@@ -362,6 +363,7 @@ def test_nce_equals_a_plain_sum(self_normalized):
     assert bool(gradient[-1].any()) == (not self_normalized), "log Z is learned"
 
 
+@pytest.mark.slow
 def test_the_gradient_of_nce_tends_to_that_of_the_likelihood():
     """With all noise enumerated and log Z right; the difference falls as 1 / nu."""
     model, sequence = mrf(), (2, 0, 1)
@@ -481,6 +483,7 @@ def test_chains_go_on_and_those_of_absent_lengths_rest():
     assert torch.equal(after[[0, 1, 3]], before[[0, 1, 3]]) and after.max() < V
 
 
+@pytest.mark.slow
 def test_pcd_comes_near_the_exact_likelihood():
     model, batch = with_memory(Pairs(), longest=2, chains=300), batch_of(*SKEWED)
     before = call(Likelihood(), model, batch).log["nll"]
@@ -509,6 +512,7 @@ def test_likelihood_and_pseudolikelihood_find_the_truth_and_the_masked_objective
     assert mlm > ENTROPY + 0.1
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint_to_the_same_weights_and_chains():
     def begin():
         model = with_memory(mrf())
@@ -570,6 +574,7 @@ def test_a_batch_is_the_sum_of_its_rows_in_any_order(objective):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", FIELDS)
 @pytest.mark.parametrize("kind", [Likelihood, Pseudolikelihood])
 def test_chunks_change_nothing(kind, make):

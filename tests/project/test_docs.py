@@ -107,6 +107,7 @@ def test_the_extension_pages_print_what_they_say(page):
     assert compared == 1
 
 
+@pytest.mark.slow
 def test_the_first_picture_is_drawn_from_the_results(tmp_path):
     drawing = loaded("first_picture")
     drawing.draw(tmp_path / "picture.svg")

@@ -64,6 +64,7 @@ def test_the_readmes_python_prints_what_it_says(real, monkeypatch, tmp_path):
     assert compared == 2
 
 
+@pytest.mark.slow
 def test_the_guides_python_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names, _ = run_python(GUIDE)

@@ -374,6 +374,7 @@ def test_runs_side_by_side(runs, tmp_path, capsys):
     assert f"{at_3:.2f}" in text and "NaN" not in last
 
 
+@pytest.mark.slow
 def test_raw_scores_on_request_and_outputs_of_any_length(runs):
     found = analyze([runs["text"]], beams=[1, 2], normalize=False, quiet=True)
     run = found["runs"]["text"]

@@ -11,6 +11,7 @@ from softbeam.reports.page import write_report
 from support.report_folders import write_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [b"run\xff", b"$\\frac$", b"_hidden", "Lauf\N{SNOWMAN}".encode()])
 def test_a_run_of_any_name_has_a_page(name, tmp_path):
     folder = write_run(tmp_path / os.fsdecode(name))
@@ -18,6 +19,7 @@ def test_a_run_of_any_name_has_a_page(name, tmp_path):
     assert f">{name.decode('utf-8', 'replace')}</td>" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["0", "NaN", "-Infinity", "1e308", "-1e308", "1e-320", "true"])
 def test_a_run_with_any_number_has_a_page(loss, tmp_path):
     folder = write_run(tmp_path / "run")
@@ -27,6 +29,7 @@ def test_a_run_with_any_number_has_a_page(loss, tmp_path):
     assert "Training loss" in write_report([folder], tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_no_axis_can_show_is_a_gap():
     gap, plain = ([1, 2, 3], [0.5, math.inf, 0.75]), ([1, 3], [0.5, 0.75])
     marks = [
@@ -35,6 +38,7 @@ def test_what_no_axis_can_show_is_a_gap():
     assert marks[0] == marks[1] > 0
 
 
+@pytest.mark.slow
 def test_the_lines_of_a_curve_share_its_colour_and_have_a_mean():
     lines = [([1, 2, 3], [0.0, 2.0, 5.0]), ([1, 3], [2.0, 6.0])]
     assert mean_line(lines) == ([1, 3], [1.0, 5.5])

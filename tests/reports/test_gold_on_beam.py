@@ -188,6 +188,7 @@ def random_examples(rng: random.Random, same_length: bool) -> list[Example]:
     return [Example(draw("abc", n), draw("xy", m)) for n, m in sizes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("kind", ["tagging", "transcription"])
 def test_fates_agree_with_what_decoding_gives(kind, normalize):

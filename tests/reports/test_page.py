@@ -22,6 +22,7 @@ class Tags(HTMLParser):
         self.seen.append((tag, dict(attributes)))
 
 
+@pytest.mark.slow
 def test_the_page_shows_runs_and_loads_nothing(tmp_path):
     write_run(tmp_path / "runs" / "a")
     write_run(tmp_path / "runs" / "b")
@@ -44,6 +45,7 @@ def test_the_page_shows_runs_and_loads_nothing(tmp_path):
     assert not re.search(r"\b(None|Undefined)\b", page)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_shown_as_such(tmp_path):
     folder = write_run(tmp_path / "a")
     (folder / "summary.json").unlink()

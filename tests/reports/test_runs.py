@@ -38,6 +38,7 @@ def test_a_second_stage_goes_on_where_the_first_ended(tmp_path):
     assert second_stage(run) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["given", "moved"])
 def test_a_run_that_starts_from_another_is_drawn_after_it(tmp_path, where):
     start = run_with(tmp_path / "start", losses(10, 70))
@@ -52,6 +53,7 @@ def test_a_run_that_starts_from_another_is_drawn_after_it(tmp_path, where):
     assert beginning(more, [more]) == 0, "a start that is not shown"
 
 
+@pytest.mark.slow
 def test_seeds_are_one_trial_and_starts_come_first(tmp_path):
     named = [("a-1", 1), ("a-2", 2), ("b-7", 1), ("c-3", 3)]
     runs = [run_with(tmp_path / name, seed=seed) for name, seed in named]
@@ -95,6 +97,7 @@ def test_what_all_trials_share_is_said_once(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_commands_work_when_they_are_pasted(tmp_path, monkeypatch, capsys):
     """Also from a folder whose name has a space, with paths relative to it."""
     folder = tmp_path / "my data"

@@ -264,6 +264,7 @@ def test_localized_forbidden_tokens_have_probability_zero():
     assert log_p[0, 0] == float("-inf") and log_p[0, 1:].isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eos", EOS)
 def test_samples_of_the_localized_model_follow_the_global_one(eos):
     """Chi-square of ancestral samples against exp(s) / Z: below the 0.999 quantile."""

@@ -39,6 +39,7 @@ def test_standard_input_is_not_for_several_processes(monkeypatch, capsys):
     assert "under torchrun give a file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_text_does_not_depend_on_those_of_other_groups(tmp_path):
     """Its random numbers are its group's: other groups may be another process's."""
     mlm, config = letter_mlm(), SamplingConfig(chains=2, sweeps=4, burn_in=1, at_once=2)
@@ -119,7 +120,7 @@ def test_two_processes_say_the_same_in_the_same_order(name, both):
 @pytest.mark.slow
 def test_killed_samplers_go_on_to_the_same_file(folder, nursery, tmp_path):
     words = commands(folder, tmp_path)["sample"]
-    more = ["--sweeps", "20", "--checkpoint-every", "0"]
+    more = ["--sweeps", "60", "--checkpoint-every", "0"]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main([*words, *more]) == 0
     whole = (tmp_path / "samples.jsonl").read_bytes()

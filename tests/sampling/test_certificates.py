@@ -65,6 +65,7 @@ def test_right_kernels_have_all_certificates(name, method):
     assert all(c.holds for c in found), found
 
 
+@pytest.mark.slow
 def test_the_names_of_the_certificates():
     found = certify(GOOD["mh"][0], LOCAL, STATES, block=2, **QUICK)
     sets = ("0", "1", "0, 1")
@@ -82,24 +83,28 @@ def test_the_names_of_the_certificates():
 # Must fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_degenerate_gibbs_is_not_invariant(method):
     kernel = degenerate_gibbs(conditionals(), LOCAL)
     assert failed(kernel, method=method) == {"reversible", "invariant", "long run"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_pure_nucleus_is_reducible_though_reversible(method):
     kernel = metropolis_hastings(LOCAL, conditionals(nucleus=0.5))
     assert failed(kernel, method=method) == {"irreducible", "long run"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_flipped_sign_is_caught(method):
     kernel = metropolis_hastings(lambda tokens: -LOCAL(tokens), conditionals())
     assert failed(kernel, method=method) >= {"reversible", "invariant", "long run"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_rejection_that_keeps_the_new_tokens_is_caught(method):
     """Accepting is decided, and nothing depends on it."""
@@ -117,6 +122,7 @@ def test_a_rejection_that_keeps_the_new_tokens_is_caught(method):
     assert found == {"bookkeeping", "reversible", "invariant", "long run"}
 
 
+@pytest.mark.slow
 def test_a_rejection_that_leaves_the_mask_is_caught():
     """Algorithm 4 as printed: line 7 masks y itself, and nothing puts the old token back."""
 
@@ -137,6 +143,7 @@ def test_a_rejection_that_leaves_the_mask_is_caught():
     assert failed(Kernel(right.init, step)) >= {"closed", "invariant", "long run"}
 
 
+@pytest.mark.slow
 def test_energies_divided_as_printed_are_caught():
     """Algorithm 4, line 11: E_new q / (E_old q) instead of exp(-E_new) q / (exp(-E_old) q)."""
     assert (LOCAL(STATES) > 0).all()
@@ -160,6 +167,7 @@ class DifferingSet:
         return Proposed(new.tokens, there, back)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_q_of_the_positions_that_differ_is_caught_in_blocks(method):
     kernel = metropolis_hastings(LOCAL, DifferingSet())
@@ -170,6 +178,7 @@ def test_a_q_of_the_positions_that_differ_is_caught_in_blocks(method):
     assert holds["reversible at 0"] and holds["reversible at 1"] and not holds["reversible at 0, 1"]
 
 
+@pytest.mark.slow
 def test_wrong_books_are_caught():
     right = metropolis_hastings(LOCAL, conditionals())
 
@@ -193,6 +202,7 @@ def test_wrong_books_are_caught():
     assert error(stale) > 0.1 and error(hopeful) > 0.1
 
 
+@pytest.mark.slow
 def test_special_tokens_that_are_proposed_are_caught():
     everything = torch.ones(6).bool()
     kernel = metropolis_hastings(LOCAL, conditionals(allowed=everything))
@@ -214,6 +224,7 @@ def by_gumbel(accept=None):
     return metropolis_hastings(accept or LOCAL, propose)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_draws_otherwise_is_judged_by_samples():
     with pytest.raises(NotEnumerable, match="other than multinomial and rand"):
         certify(by_gumbel(), LOCAL, STATES, method="exact")
@@ -284,6 +295,7 @@ def test_enumerations_are_bounded():
         transitions(GOOD["mh"][0], every_text(MLM, time=6), torch.ones(6).bool())
 
 
+@pytest.mark.slow
 def test_frozen_positions_and_impossible_texts():
     """Texts between separators, one position narrowed: pi is 0 on the others, as it should be."""
     texts = torch.cat([torch.full((9, 1), 2), STATES, torch.full((9, 1), 2)], 1)

@@ -106,6 +106,7 @@ def test_random_start_is_uniform_over_what_is_allowed():
 # Blocks
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=4),
     st.data(),
@@ -303,6 +304,7 @@ def test_the_trace_counts_tokens_outside_of_their_nucleus():
     assert rates[0].mean() > 0.1 and rates[1].max() == 0
 
 
+@pytest.mark.slow
 def test_annealing_finds_lower_energies():
     """Thesis, Sec. 6.8."""
     mlm = TinyMLM(scale=1.0)
@@ -336,6 +338,7 @@ def test_plans_are_checked():
         run_chains(impossible, TEXTS, FREE, plan=Plan(), rng=generator())
 
 
+@pytest.mark.slow
 def test_parallel_tempering_samples_the_target_on_its_first_rung():
     """Chi-square of rung 0 against exp(-E), 8 degrees; rung 2 fits its own temperature instead."""
     mlm, ensembles = TinyMLM(seed=1, scale=1.0), 600

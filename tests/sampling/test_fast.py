@@ -178,6 +178,7 @@ def test_compositions_profit_too(name, early):
     assert mlm.rows < 0.7 * plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("free_set", [None, "table"])
 def test_restricted_sets_and_frozen_words_give_the_same_chain(free_set):
     mlm = TinyMLM(words=5, seed=2)
@@ -192,6 +193,7 @@ def test_restricted_sets_and_frozen_words_give_the_same_chain(free_set):
         assert_same_chain(records(fast_metropolis_hastings(energy, propose), start, free), expected)
 
 
+@pytest.mark.slow
 def test_other_proposals_and_other_energies_give_the_same_chain():
     mlm, other = TinyMLM(seed=4), TinyMLM(seed=6)
     start, free = texts(mlm)
@@ -212,6 +214,7 @@ def test_positions_that_do_not_count_are_proposed_all_the_same():
     assert_same_chain(records(fast_metropolis_hastings(energy, propose), start, free), expected)
 
 
+@pytest.mark.slow
 def test_an_annealed_chain_is_the_same_and_its_kernels_share_a_cache():
     mlm = CountedMlm(TinyMLM(seed=4))
     energy, propose, cache = LocalEnergy(mlm), MaskedConditionals(mlm), SiteCache()
@@ -269,6 +272,7 @@ def test_going_on_from_a_plain_state_gives_the_same_chain():
     assert_same_chain(rest, whole[3:])
 
 
+@pytest.mark.slow
 def test_one_kernel_serves_two_chains_in_turn():
     mlm = TinyMLM(seed=4)
     energy, propose = LocalEnergy(mlm), MaskedConditionals(mlm)
@@ -302,6 +306,7 @@ class Stale(SiteCache):
         return self.fresh if tokens.shape == self.tokens.shape else super().known(tokens)
 
 
+@pytest.mark.slow
 def test_a_stale_cache_is_caught():
     """Must fail: by the certificates, and by the comparison of chains."""
     mlm = TinyMLM(seed=1)
@@ -383,6 +388,7 @@ def test_self_proposals_are_free_and_a_new_word_costs_the_other_sites():
     assert 20 + 5 * both <= rows <= 20 + 6 * both  # one row each for the block, then energies
 
 
+@pytest.mark.slow
 def test_early_rejection_asks_less():
     mlm = CountedMlm(TinyMLM(words=6, seed=0, scale=3.0))
     energy, propose = LocalEnergy(mlm), MaskedConditionals(mlm, temperature=3.0)

@@ -152,6 +152,7 @@ def test_nothing_to_do_is_no_change():
 # Nucleus
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=5), st.floats(0.05, 0.99))
 def test_the_nucleus_is_the_smallest_set(weights, boundary):
     law = {v: w / sum(weights) for v, w in enumerate(weights)}

@@ -16,6 +16,7 @@ from softbeam.search.hard import (
     live_beam_search,
     truncate,
 )
+from softbeam.tensors import best_columns
 from support.toys import ToyDecoder, plain_beam, score, sequences
 
 EOS = 1
@@ -168,6 +169,7 @@ def test_beam_of_one_is_greedy(eos):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(1, 4), st.booleans())
 def test_a_sentence_decodes_the_same_alone_and_in_a_batch(limits, k, ends):
@@ -251,3 +253,9 @@ def test_truncation_keeps_the_smallest_sufficient_set():
 def test_bad_widths_are_refused(search, options):
     with pytest.raises(ValueError, match="nbest"):
         search(ToyDecoder(vocab=3), lengths=lengths(2), eos=EOS, **options)
+
+
+@pytest.mark.parametrize("columns,n", [(5, 5), (1000, 3), (4096, 3), (5000, 16), (8000, 11)])
+def test_best_columns_are_those_of_topk(columns, n):
+    scores = torch.randn(6, columns, generator=torch.Generator().manual_seed(n))
+    torch.testing.assert_close(best_columns(scores, n), scores.topk(n).indices)

@@ -4,6 +4,7 @@ Accuracies are exact: the share of sentences without error, over the task's whol
 """
 
 import functools
+from copy import deepcopy
 
 import pytest
 import torch
@@ -90,10 +91,15 @@ def future(noise=0.0):
     return Task(clean, future_decides(runs=1, noise=noise) if noise else clean)
 
 
-def local(task, encoder, seed):
-    """Trained by cross-entropy."""
+@functools.cache
+def trained_locally(task, encoder, seed):
     model = task.model(encoder, seed)
     return train(model, CrossEntropy(), task, updates=200, rate=1e-2, seed=seed)
+
+
+def local(task, encoder, seed):
+    """A copy of the model that cross-entropy gives, which may be trained further."""
+    return deepcopy(trained_locally(task, encoder, seed))
 
 
 @pytest.mark.slow

@@ -64,6 +64,7 @@ def test_the_loss_and_the_scores_tend_to_the_hard_beams(k, eos, normalize, form)
             torch.testing.assert_close(loss[row].item(), best, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eos", [None, EOS])
 def test_the_error_falls_as_alpha_grows(eos):
     errors = []
@@ -103,6 +104,7 @@ def test_hard_scores_are_those_of_the_path_at_any_alpha():
             torch.testing.assert_close(hard.item(), score(toy, tuple(path), row, normalize=False))
 
 
+@pytest.mark.slow
 def test_joint_and_marginal_pointers_can_differ_while_alpha_is_small():
     differ = 0
     for seed in range(20):

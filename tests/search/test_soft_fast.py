@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from softbeam.experiments.bench import soft_beam as bench
-from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.relaxations import soft_topk
+from softbeam.search.soft.cells import best_tokens
 from softbeam.search.soft.form import REFERENCE, Form
-from softbeam.search.soft.fused import SharedTable, SoftSums, blocked_topk
 from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
 from softbeam.types import ReadoutDecoder
 from support.toys import ToyDecoder
@@ -186,18 +186,21 @@ def test_very_large_alpha_in_float32_is_hard(candidates):
         torch.testing.assert_close(fast, plain, rtol=1e-3, atol=1e-3)
 
 
-def test_soft_sums_gradcheck():
-    g = torch.Generator().manual_seed(0)
-    scores, c, bias, table, costs = (
-        torch.randn(*shape, generator=g, dtype=torch.float64).requires_grad_()
-        for shape in [(2, 2, 5), (2, 3, 2), (2, 2), (5, 3), (2, 5)]
-    )
+@endings
+@pytest.mark.parametrize("candidates", [None, 4])
+@pytest.mark.parametrize("options", [{"score": "soft"}, {"score": "hard"}])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_gradcheck_of_the_final_scores_and_costs(eos, candidates, options, normalize):
+    """A pool is a function of its own, whatever mass it leaves out."""
+    toy, costs = ReadoutToy(vocab=6, batch=2, hidden=3, scale=2.0), random_costs(2, 3, 6)
+    decoder = LocallyNormalized(toy) if normalize else toy
+    form = Form(candidates=candidates, tolerance=1.0, **options)
 
-    def sums(scores, c, bias, table):
-        shared = SharedTable(table)
-        return SoftSums.apply(scores, c, bias, shared.token, shared, costs.detach(), 0.7, EOS)
+    def final(*values):
+        beam = soft_beam(decoder, costs, k=2, alpha=0.7, eos=eos, form=form)
+        return torch.cat([beam.score, beam.cost, beam.finished])
 
-    assert torch.autograd.gradcheck(sums, (scores, c, bias, table))
+    assert torch.autograd.gradcheck(final, tuple(toy.parameters()), fast_mode=True)
 
 
 def test_nothing_of_the_size_of_p_is_kept_between_steps():
@@ -216,22 +219,18 @@ def test_nothing_of_the_size_of_p_is_kept_between_steps():
 
 
 @pytest.mark.parametrize("vocab,n", [(5, 5), (1000, 3), (1030, 3), (5000, 16), (1284, 16)])
-def test_blocked_topk_is_topk(vocab, n):
+def test_the_best_tokens_are_those_of_topk(vocab, n):
     scores = torch.randn(6, vocab, generator=torch.Generator().manual_seed(n))
-    torch.testing.assert_close(blocked_topk(scores, n), scores.topk(n).indices)
+    torch.testing.assert_close(best_tokens(scores, n), scores.topk(n).indices)
 
 
 def test_decoders_show_their_output_layer():
     assert isinstance(ReadoutToy(vocab=4), ReadoutDecoder)
     assert not isinstance(ToyDecoder(vocab=4), ReadoutDecoder)
-    model = bench.LstmModel(7, hidden=4, batch=2)
-    assert isinstance(model, ReadoutDecoder)
+    decoder = bench.LstmModel(7, hidden=4, batch=2).bound()
+    assert isinstance(decoder, ReadoutDecoder)
     target = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    state, emb = model.start()
-    for t in range(3):
-        scores, state = model.step(state, emb)
-        torch.testing.assert_close(scores, model.forced(target)[:, t])
-        emb = model.embedding[target[:, t]]
+    torch.testing.assert_close(stepwise_scores(decoder, target), decoder.forced(target))
 
 
 @pytest.mark.slow

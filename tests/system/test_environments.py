@@ -69,6 +69,7 @@ def test_without_an_extra_a_sentence_names_it(extra, package, words, good, monke
     assert sorted(good.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_without_matplotlib_samples_have_no_plot(good, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     words = ["sample", "--mlm", str(good / "mlm"), "--text", "A[MASK]", "--quiet", "--sweeps", "3"]
@@ -150,6 +151,7 @@ def test_the_fence_keeps_the_disk_as_it_is(tmp_path):
 # Locales and paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["data", "list"], ["train", "ccg", "--help"]])
 def test_text_comes_out_in_a_locale_of_ascii(words):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -262,6 +264,7 @@ def test_the_source_is_of_every_version_that_is_here(python):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_syntax_is_that_of_the_oldest_version():
     oldest = tuple(map(int, PROJECT["requires-python"].removeprefix(">=").split(".")))
     assert oldest == (3, 11)

@@ -137,6 +137,7 @@ CODECS = {
 CODEC_FILES = {kind: json.dumps(codec.to_json()).encode() for kind, codec in CODECS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CODECS)
 @FUZZ
 @given(data=st.data())
@@ -242,6 +243,7 @@ def damaged_tensors(draw) -> bytes:
     return len(text).to_bytes(8, "little") + text + CHECKPOINT[HEADER:]
 
 
+@pytest.mark.slow
 @FUZZ
 @given(content=damaged_tensors())
 def test_checkpoints(content, tmp_path):
@@ -257,6 +259,7 @@ def test_checkpoints(content, tmp_path):
         torch.set_rng_state(before)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(data=st.data())
 def test_weights(data, tmp_path):
@@ -273,6 +276,7 @@ class Cell:
     number: int
 
 
+@pytest.mark.slow
 @FUZZ
 @given(content=spoilt(json.dumps({"cell": "Cell", "number": 1, "result": {"a": 1}}).encode()))
 def test_results_of_cells(content, tmp_path):
@@ -298,6 +302,7 @@ def sampled(tmp_path_factory) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @FUZZ
 @given(data=st.data())
 def test_samples(data, sampled, tmp_path):
@@ -330,6 +335,7 @@ def published(tmp_path_factory) -> bytes:
     return (folder / "checkpoint.pt").read_bytes()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(data=st.data())
 def test_published_checkpoints(data, published, tmp_path):
@@ -345,6 +351,7 @@ def mlm_folder(tmp_path_factory) -> Path:
     return write_letter_mlm(tmp_path_factory.mktemp("mlm"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
 )

@@ -156,6 +156,7 @@ def test_every_command_refuses_a_folder_that_names_code(words, folder, capsys):
     assert not Path(WITNESS).exists() and "mine" not in sys.modules
 
 
+@pytest.mark.slow
 def test_the_attacks_would_leave_a_witness(folder):
     """What the files name does run if something calls it."""
     import pandas

@@ -132,6 +132,7 @@ class Page(HTMLParser):
         self.handlers += [name for name, _ in attributes if name.startswith("on")]
 
 
+@pytest.mark.slow
 def test_a_script_in_a_sentence_a_label_or_a_file_name_stays_text(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     data = f"{EVIL}.conll"

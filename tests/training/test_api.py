@@ -32,6 +32,7 @@ def tagger(tmp_path_factory):
     return train("tagging", out=tmp_path_factory.mktemp("api") / "run", examples=EXAMPLES, **SMALL)
 
 
+@pytest.mark.slow
 def test_a_tagger_is_trained_on_lists_and_decodes(tagger):
     assert tagger.decode(["the cat runs"])[0][0].tokens == ["D", "N", "V"]
     outputs = tagger.decode([["a", "dog"], "the cat"], Beam(k=3, nbest=2))
@@ -50,6 +51,7 @@ class Dataset:
         return tuple(words), iter(tags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["generator", "dataset"])
 def test_any_iterable_of_pairs_trains_the_same_and_is_not_needed_later(tagger, tmp_path, form):
     examples = (pair for pair in EXAMPLES) if form == "generator" else Dataset(EXAMPLES)
@@ -101,6 +103,7 @@ def test_the_folder_works_wherever_it_is(tagger, tmp_path):
     assert moved.evaluate().metrics == tagger.evaluate().metrics
 
 
+@pytest.mark.slow
 def test_the_same_call_resumes_and_other_examples_are_refused(tmp_path):
     out = tmp_path / "run"
     first = train("tagging", out=out, examples=EXAMPLES, **SMALL)
@@ -116,6 +119,7 @@ def test_the_same_call_resumes_and_other_examples_are_refused(tmp_path):
         load_run(out).evaluate()
 
 
+@pytest.mark.slow
 def test_a_configuration_gives_what_its_recipe_gives(tagger, tmp_path):
     fields = {name: value for name, value in SMALL.items() if name != "quiet"}
     config = replace(tagging(), **fields)
@@ -124,12 +128,14 @@ def test_a_configuration_gives_what_its_recipe_gives(tagger, tmp_path):
     assert_close(same, load_file(tagger.folder / "model.safetensors"), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_an_objective_is_of_the_second_stage_and_a_seed_of_the_run(tmp_path):
     out, objective = tmp_path / "run", DirectLoss(k=2)
     run = train("tagging", out, objective=objective, seed=5, examples=EXAMPLES, **SMALL)
     assert run.config.finetune.objective == objective and run.config.seed == 5
 
 
+@pytest.mark.slow
 def test_a_translation_is_trained_on_texts(tmp_path):
     pairs = [(text, " ".join(reversed(text.split()))) for text in WORDS]
     small = SMALL | {"model": Lstm(attention="bahdanau", embedding=16, hidden=16)}

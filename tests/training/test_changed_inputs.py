@@ -43,6 +43,7 @@ def accepted(folder: str) -> list[str]:
     return [name for each in record["accepted"] for name in each["changed"]]
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_data(here, capsys):
     change_data()
     said = refused(RESUME, capsys)
@@ -72,6 +73,7 @@ def test_other_weights_of_a_finished_run_are_named(here, capsys):
     assert main([*words, ACCEPT]) == 0 and accepted("run") == ["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_other_weights_of_the_start_are_named(here, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr("softbeam.training.loop.finish", interrupted)
@@ -83,6 +85,7 @@ def test_other_weights_of_the_start_are_named(here, monkeypatch, capsys):
     assert accepted("second") == ["warm_start model.safetensors"]
 
 
+@pytest.mark.slow
 def test_other_weights_of_a_teacher_are_named(here, capsys):
     teach = "--objective distillation --finetune.objective.teacher run --finetune.epochs 1".split()
     words = [*TAGS, *SHORT, *teach, "--out", "second"]
@@ -122,6 +125,7 @@ def test_another_vocabulary_of_the_same_size_is_named(here, capsys):
     assert main(RESUME) == 0
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_another_seed_is_named(here, monkeypatch, capsys):
     other = [*TAGS, *SHORT, "--seed", "2", "--out", "other"]
     with monkeypatch.context() as patch:
@@ -140,6 +144,7 @@ def test_best_weights_that_were_replaced_do_not_become_the_run(here, capsys):
     assert not Path("stopped/summary.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [COMPARE, SWEEP], ids=["compare", "sweep"])
 def test_a_grid_does_not_mix_runs_of_different_data_or_weights(here, words, capsys):
     assert main(words) == 0
@@ -158,6 +163,7 @@ def test_a_grid_does_not_mix_runs_of_different_data_or_weights(here, words, caps
     assert main(words) == 0
 
 
+@pytest.mark.slow
 def test_restarts_are_checked_as_well(here, capsys):
     words = [*TAGS, *SHORT, "--restarts", "2", "--out", "many"]
     assert main(words) == 0

@@ -145,6 +145,7 @@ def run(tmp_path_factory):
     return config, folder / "run", summary
 
 
+@pytest.mark.slow
 def test_a_run_records_what_was_chosen(run):
     asked, out, summary = run
     recorded = from_yaml(out / "config.yaml")
@@ -158,6 +159,7 @@ def test_a_run_records_what_was_chosen(run):
     assert json.loads((out / "summary.json").read_text()) == summary
 
 
+@pytest.mark.slow
 def test_a_recorded_run_trains_again_to_the_same_weights_whatever_the_defaults_are(run, tmp_path):
     asked, out, summary = run
     again = train(from_yaml(out / "config.yaml"), tmp_path / "again", quiet=True)

@@ -53,6 +53,7 @@ def trained(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vectors", "frozen", "tuned"])
 def test_a_run_decodes_without_the_files_of_its_model(trained, name):
     run = load_run(trained / name)
@@ -80,6 +81,7 @@ def test_a_run_does_not_begin_again_with_another_encoder(trained, tmp_path, monk
     assert "other content of model.name config.json" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_embeddings_begin_with_the_vectors_and_take_their_width(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     shutil.copy("moved-vectors.txt", "vectors.txt")
@@ -186,6 +188,7 @@ def test_words_are_not_read_whole_where_the_task_has_subwords(tmp_path):
             make_codecs(RunConfig(data=task, model=model), task.load())
 
 
+@pytest.mark.slow
 def test_a_run_without_characters_is_no_start_of_one_with_them(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     assert main(words("plain", *NARROW, "--model.characters", "0")) == 0

@@ -93,6 +93,7 @@ class Theirs:
         return x @ self.state["decoder.embed_tokens.weight"].T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_converted_checkpoint_scores_as_theirs(norm_first, tmp_path):
     state = random_state(norm_first)
@@ -118,6 +119,7 @@ def test_a_converted_checkpoint_scores_as_theirs(norm_first, tmp_path):
     assert kept == {*TARGET, "</s>"}
 
 
+@pytest.mark.slow
 def test_it_decodes_as_any_run(tmp_path, capsys):
     assert main(write_checkpoint(tmp_path)) == 0
     (tmp_path / "input.txt").write_text("der Hund .\nHund lauft\n")

@@ -412,6 +412,7 @@ def test_gradient_checkpointing_changes_no_gradient(make, objective):
     assert fewer < kept
 
 
+@pytest.mark.slow
 def test_an_objective_takes_the_form_of_its_beam():
     plain, kept = gradients_and_memory(marian, DirectLoss(k=2), recompute=False)
     form = Form(checkpoint=True)

@@ -46,6 +46,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_bit_for_bit(config, tmp_path):
     one = replace(config, model=replace(config.model, dropout=0.2))
     train(one, tmp_path / "x", quiet=True)
@@ -64,6 +65,7 @@ def test_only_training_flushes_numbers_too_small_to_matter(config, tmp_path, mon
     assert halved()["tiny"] > 0.0
 
 
+@pytest.mark.slow
 def test_a_run_folder_says_everything_and_loads(config, tmp_path):
     out = tmp_path / "run"
     summary = train(replace(config, pretrain=replace(config.pretrain, epochs=8)), out, quiet=True)
@@ -80,6 +82,7 @@ def test_a_run_folder_says_everything_and_loads(config, tmp_path):
     assert load_run(out).evaluate("dev", Greedy()).metrics == summary["metrics"]
 
 
+@pytest.mark.slow
 def test_a_saved_configuration_runs_again_to_the_same_weights(config, tmp_path):
     train(config, tmp_path / "x", quiet=True)
     train(from_yaml(tmp_path / "x" / "config.yaml"), tmp_path / "y", quiet=True)
@@ -105,6 +108,7 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(config, tmp_pa
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_warm_start_continues_from_the_other_run(config, tmp_path):
     train(config, tmp_path / "x", quiet=True)
     frozen = replace(config.pretrain, lr=1e-12, epochs=1)
@@ -115,6 +119,7 @@ def test_warm_start_continues_from_the_other_run(config, tmp_path):
         torch.testing.assert_close(before[name], after[name])
 
 
+@pytest.mark.slow
 def test_stages_follow_one_another(config, tmp_path):
     both = replace(config, finetune=replace(config.pretrain, epochs=2, lr=0.005))
     train(both, tmp_path / "x", quiet=True)
@@ -122,6 +127,7 @@ def test_stages_follow_one_another(config, tmp_path):
     assert [r["stage"] for r in rows] == ["pretrain"] * 3 + ["finetune"] * 2
 
 
+@pytest.mark.slow
 def test_a_stage_that_never_feeds_own_predictions_says_so(config, tmp_path, capsys):
     for epochs, told in ((1, True), (2, False)):
         stage = replace(config.pretrain, objective=ScheduledSampling(), epochs=epochs)
@@ -140,6 +146,7 @@ def test_restarts_keep_the_best_on_dev(config, tmp_path):
     assert load_run(out).config.seed == load_run(winner).config.seed
 
 
+@pytest.mark.slow
 def test_early_stopping_and_the_best_epoch(config, tmp_path):
     stage = replace(config.pretrain, epochs=30, lr=1e-12, patience=2)
     summary = train(replace(config, pretrain=stage), tmp_path / "x", quiet=True)
@@ -147,6 +154,7 @@ def test_early_stopping_and_the_best_epoch(config, tmp_path):
     assert len(rows) == 3 and summary["epoch"] == 0
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_the_same_numbers(config, tmp_path):
     train(replace(config, tensorboard=True), tmp_path / "x", quiet=True)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -79,6 +79,7 @@ def test_the_state_is_kept_beside_and_goes_on(tmp_path, out, monkeypatch, capsys
     assert len({*updates}) == len(updates) == len({*map(str, updates)}) and updates
 
 
+@pytest.mark.slow
 def test_examples_in_memory_are_kept_as_well(out, monkeypatch):
     examples = [("a b c", "X Y Z"), ("b c", "Y Z"), ("c a", "Z X")] * 4
     lose(monkeypatch, "Trainer.one_update", 2, deleted, out)
@@ -89,6 +90,7 @@ def test_examples_in_memory_are_kept_as_well(out, monkeypatch):
     assert run.config.data.load().splits["dev"] and run.decode(["a b"])[0][0].tokens
 
 
+@pytest.mark.slow
 def test_a_second_loss_takes_another_name(tmp_path, out, monkeypatch, capsys):
     data = write_data(tmp_path)
     (tmp_path / "run.rescued").mkdir()

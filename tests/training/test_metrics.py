@@ -142,6 +142,7 @@ tagged = st.integers(0, 8).flatmap(
 )
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(tagged, min_size=1, max_size=6))
 def test_span_f1_equals_a_plain_loop(pairs):
@@ -225,6 +226,7 @@ text = st.lists(st.sampled_from("abcd"), min_size=4, max_size=9).map(" ".join)
 translated = st.tuples(text, st.lists(text, min_size=1, max_size=3))
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(translated, min_size=1, max_size=5))
 def test_bleu_equals_plain_loops(pairs):
@@ -315,6 +317,7 @@ phones = st.lists(st.sampled_from(["K", "AE1", "AE2", "T", "TH"]), max_size=6)
 spoken = st.tuples(phones, st.lists(phones.filter(bool), min_size=1, max_size=3))
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(spoken, min_size=1, max_size=5))
 def test_error_rates_equal_a_dynamic_program(pairs):
@@ -376,6 +379,7 @@ def test_bootstrap_interval_is_about_two_standard_errors():
     assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=error / 6)
 
 
+@pytest.mark.slow
 def test_bootstrap_is_false_about_as_often_as_its_p_value_says():
     found = [
         paired_bootstrap(noisy(0.0, 2 * i), noisy(0.0, 2 * i + 1), samples=200)["p_value"]
@@ -393,6 +397,7 @@ def test_bootstrap_of_a_ratio_of_counts():
     assert found["difference"] == pytest.approx(1.5 / 4)
 
 
+@pytest.mark.slow
 def test_sums_of_drawn_sentences_are_what_copies_of_them_give():
     """Against a loop that writes drawn sentences down, with the same random numbers."""
     rng = numpy.random.default_rng(1)

@@ -31,6 +31,7 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(row["update"], row["loss"]) for row in rows if row["kind"] == "train"]
 
 
+@pytest.mark.slow
 def test_an_old_configuration_has_module_paths_and_a_new_one_has_none(folder):
     old = (folder / "finished" / "config.yaml").read_text()
     new = to_yaml(from_yaml(folder / "finished" / "config.yaml"))
@@ -90,6 +91,7 @@ def test_settings_that_were_added_change_no_cell_of_a_table(preset, run):
     assert training(preset, run, 1).settings == CELLS[preset, run]
 
 
+@pytest.mark.slow
 def test_settings_that_were_added_are_off_in_an_old_file_and_on_in_the_recipe(folder):
     def characters(*words: str) -> int:
         return parse_run("train", ["tagging", *words])[0].model.characters
@@ -100,6 +102,7 @@ def test_settings_that_were_added_are_off_in_an_old_file_and_on_in_the_recipe(fo
     assert from_yaml(folder / "finished" / "config.yaml").model.characters == 0
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_python_with_the_settings_it_began_with(folder):
     run = train("tagging", folder / "stopped", resume=True, quiet=True)
     assert run.config == from_yaml(folder / "finished" / "config.yaml")

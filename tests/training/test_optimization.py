@@ -105,6 +105,7 @@ def watched_sentences(config: RunConfig) -> list[list[str]]:
     return [[own[i] for i in batch] for batch in batches.plan(0)]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_once_it_may_skip(config, tmp_path, poison):
     """The number may change between the two, and nothing else."""
     poison({8}, gradient=float("nan"))
@@ -126,6 +127,7 @@ def without_time(folder: Path) -> list[dict]:
     return [{k: v for k, v in r.items() if k != "tokens_per_s"} for r in read_metrics(folder)]
 
 
+@pytest.mark.slow
 def test_skipped_updates_are_counted_over_stages_and_logged(config, tmp_path, poison):
     poison({2, 5}, loss=float("nan"))
     two = replace(config, finetune=config.pretrain, skip_nonfinite=4)
@@ -140,6 +142,7 @@ def test_skipped_updates_are_counted_over_stages_and_logged(config, tmp_path, po
         train(replace(two, skip_nonfinite=3), tmp_path / "y", quiet=True)
 
 
+@pytest.mark.slow
 def test_an_update_whose_search_refuses_its_scores_is_skipped_too(config, tmp_path, monkeypatch):
     plain = CrossEntropy.__call__
 
@@ -157,6 +160,7 @@ def test_an_update_whose_search_refuses_its_scores_is_skipped_too(config, tmp_pa
     assert [row["what"] for row in rows] == ["the scores of the decoder hold NaN"]
 
 
+@pytest.mark.slow
 def test_a_skipped_update_changes_no_weight(config, tmp_path, poison, monkeypatch):
     """Nor Adam's moments: the next update is as if the batch had not been."""
     poison({1, 2, 3, 4, 5}, gradient=float("inf"))
@@ -192,6 +196,7 @@ def test_a_rate_that_diverges_leaves_the_last_good_checkpoint(config, tmp_path):
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 1000])
 def test_weights_that_are_not_finite_are_never_saved(config, tmp_path, monkeypatch, every):
     """An optimizer that spoils one weight: neither a checkpoint nor a dev score comes of it."""
@@ -213,6 +218,7 @@ def test_weights_that_are_not_finite_are_never_saved(config, tmp_path, monkeypat
     assert not [row for row in read_metrics(out) if row["kind"] == "dev"]
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_sentence(config, tmp_path, poison, capsys):
     from softbeam.cli import main
 

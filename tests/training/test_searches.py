@@ -119,6 +119,7 @@ def test_every_field_of_a_search_has_a_flag(name, monkeypatch):
     assert parse_search(made, words)[1] == expected
 
 
+@pytest.mark.slow
 def test_the_short_beam_is_that_of_training_and_of_selection(tmp_path, capsys):
     words = ["ccg", "--objective", "direct-loss", "--beam", "5"]
     config, _ = parse_run("train", words)

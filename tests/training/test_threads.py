@@ -95,6 +95,7 @@ def used(monkeypatch) -> list[int]:
     return numbers
 
 
+@pytest.mark.slow
 def test_the_environment_is_never_overruled(config, used, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setattr(loop, "faster", lambda *_, **__: pytest.fail("a trial"))
@@ -109,6 +110,7 @@ def test_a_given_number_is_taken(config, used, tmp_path, monkeypatch):
     assert used == [2]
 
 
+@pytest.mark.slow
 def test_the_trial_is_recorded_and_a_run_that_goes_on_takes_it(config, used, tmp_path, monkeypatch):
     """To the same bits, which another number would not give."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -123,6 +125,7 @@ def test_the_trial_is_recorded_and_a_run_that_goes_on_takes_it(config, used, tmp
     assert used == [7, 7]
 
 
+@pytest.mark.slow
 def test_a_trial_changes_no_weight_and_no_random_number(config, tmp_path, monkeypatch):
     """A run whose threads are found by a real trial ends with the bytes of one without."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -87,6 +87,7 @@ def ends(summary: dict) -> list[tuple[int, str]]:
     return [(end["updates"], end["ended"]) for end in summary["stages"].values()]
 
 
+@pytest.mark.slow
 def test_training_ends_at_the_limit_with_the_best_weights_on_dev(config, clock, tmp_path):
     out = tmp_path / "run"
     summary = train(config, out, quiet=True)
@@ -98,6 +99,7 @@ def test_training_ends_at_the_limit_with_the_best_weights_on_dev(config, clock, 
     assert from_yaml(out / "config.yaml").minutes == 1.0
 
 
+@pytest.mark.slow
 def test_a_stage_gets_what_the_one_before_it_leaves(config, clock, tmp_path):
     short = replace(config.pretrain, epochs=1)
     summary = train(replace(config, pretrain=short), tmp_path / "run", quiet=True)
@@ -110,6 +112,7 @@ def test_every_stage_is_scored_even_without_time(config, clock, tmp_path):
     assert [updates for updates, _ in ends(summary)] == [1, 1] and summary["metric"] == "accuracy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [10, 31, 45])
 def test_a_stopped_run_goes_on_with_the_time_that_is_left(config, clock, tmp_path, stop_at):
     out = tmp_path / "run"
@@ -122,6 +125,7 @@ def test_a_stopped_run_goes_on_with_the_time_that_is_left(config, clock, tmp_pat
     assert json.loads((out / "summary.json").read_text())["stages"] == summary["stages"]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_can_be_given_more_time(config, clock, tmp_path):
     out = tmp_path / "run"
     clock.stop_at = 10

@@ -224,7 +224,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
         Command(
             "bench",
             "bench",
-            "Measure speed: softbeam bench train | soft-beam | decode | exact | sampler | score",
+            "Measure speed: softbeam bench all | train | soft-beam | decode | growth | exact | …",
         ),
     )
 }

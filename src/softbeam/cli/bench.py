@@ -1,7 +1,11 @@
 """The command that measures speed: bench."""
 
+import json
+import sys
 from functools import partial
 from importlib import import_module
+from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
 
 from softbeam.cli.parser import as_lists, parser, say_json
@@ -62,6 +66,11 @@ BENCHES = {
         }
         | rounds(5),
     ),
+    "growth": Bench(
+        "How times grow with sizes: exponents, beside what arithmetic allows.",
+        "growth",
+        rounds(5),
+    ),
     "exact": Bench(
         "Pseudolikelihood and log Z of an LSTM random field: time and memory.", "exact", rounds(7)
     ),
@@ -106,32 +115,104 @@ BENCHES = {
 }
 
 
+# What `bench all` runs, in this order.
+ALL = (
+    "train",
+    "soft-beam",
+    "soft-beam --normalize true",
+    "soft-beam --model transformer --k 1,3",
+    "soft-beam --model transformer --k 1,3 --normalize true",
+    "decode",
+    "growth",
+    "exact",
+    "sampler",
+    "score",
+)
+
+
 def bench(words: list[str]) -> int:
     """Run `softbeam bench`."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: softbeam bench WHAT [--json] (WHAT --help lists the options)\n")
         print("\n".join(f"  {name:12} {bench.about}" for name, bench in BENCHES.items()))
+        print(f"  {'all':12} Every benchmark, one after another.")
         return 0
-    name, *words = words
-    if name not in BENCHES:
-        raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHES)}")
+    name = words[0]
+    if name != "all" and name not in BENCHES:
+        raise UserError(f"no benchmark {name!r}; there are {', '.join(BENCHES)}, all")
+    return bench_all(words[1:]) if name == "all" else bench_one(words)
+
+
+def bench_one(words: list[str]) -> int:
+    """Run one benchmark."""
+    name, *flags = words
     about, module, options = BENCHES[name]
     command = parser(f"bench {name}", about)
     for option, (kind, default, text) in ({"threads": THREADS} | options).items():
         command.add_argument(f"--{option.replace('_', '-')}", type=kind, default=default, help=text)
-    command.add_argument("--json", action="store_true", help="print a last line of JSON")
-    parsed = command.parse_args(as_lists(words, ("--vocab", "--k", "--models")))
+    add_outputs(command)
+    lists = tuple(f"--{option}" for option, (kind, *_) in options.items() if "list" in str(kind))
+    parsed = command.parse_args(as_lists(flags, lists))
     check_threads(parsed.threads)
     for option in options:
         check(option, parsed[option])
     import torch
 
+    from softbeam.experiments.bench.records import recorded, verdict, write_record
+
     torch.set_num_threads(parsed.threads)
     run = import_module(f"softbeam.experiments.bench.{module}").run
-    results = run(**{o: parsed[o] for o in options}, progress=partial(print, flush=True))
+    knobs = {option: parsed[option] for option in options}
+    record = recorded(
+        without_outputs(words), lambda: run(**knobs, progress=partial(print, flush=True))
+    )
+    print(verdict(record))
+    if parsed.record:
+        print(write_record(record, Path(parsed.record)))
+    if parsed.json:
+        say_json(record["found"] | {key: record[key] for key in ("load", "other_work", "quiet")})
+    return 0
+
+
+def bench_all(flags: list[str]) -> int:
+    """Run every benchmark in a process of its own, as their memory and threads are."""
+    command = parser("bench all", "Every benchmark, one after another.")
+    add_outputs(command)
+    parsed = command.parse_args(flags)
+    record, results = ["--record", parsed.record] if parsed.record else [], {}
+    for words in ALL:
+        print(f"softbeam bench {words}", flush=True)
+        lines = []
+        with Popen(
+            [sys.executable, "-m", "softbeam", "bench", *words.split(), *record, "--json"],
+            stdout=PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if not line.startswith("{"):
+                    print(f"  {line}", end="", flush=True)
+        if process.returncode:
+            raise UserError(f"softbeam bench {words} ended with {process.returncode}")
+        results[words] = json.loads(lines[-1])
+    busy = [words for words, figures in results.items() if not figures["quiet"]]
+    print(f"not quiet: {'; '.join(busy)}" if busy else "quiet throughout")
     if parsed.json:
         say_json(results)
     return 0
+
+
+def add_outputs(command: Any) -> None:
+    """Add the flags that say what becomes of the figures."""
+    command.add_argument("--record", default=None, help="folder for a JSON file of the figures")
+    command.add_argument("--json", action="store_true", help="print a last line of JSON")
+
+
+def without_outputs(words: list[str]) -> list[str]:
+    """The words without `--json` and `--record DIR`."""
+    pairs = zip(["", *words], words, strict=False)
+    return [word for before, word in pairs if "--record" not in (before, word) and word != "--json"]
 
 
 def check(option: str, value: Any) -> None:

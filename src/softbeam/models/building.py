@@ -32,7 +32,7 @@ def check_memory(spec: Model, codecs: Codecs, copies: int) -> None:
     limit = memory()
     sizes = {f.name: getattr(spec, f.name) for f in fields(spec)}
     numbers = {name: n for name, n in sizes.items() if isinstance(n, int) and n > 1}
-    if limit is None or not numbers:
+    if limit is None or not numbers or copies * roughly(numbers, codecs) < limit:
         return
     try:
         with torch.device("meta"):  # shapes without memory
@@ -47,3 +47,12 @@ def check_memory(spec: Model, codecs: Codecs, copies: int) -> None:
             f"--model.{largest} {numbers[largest]}: {count:,} parameters need {needed / 1e9:,.1f} "
             f"GB, but there are {limit / 1e9:,.1f} GB of memory"
         )
+
+
+def roughly(numbers: dict[str, int], codecs: Codecs) -> int:
+    """More bytes than any ordinary model of these sizes has: tables of words, and wide layers.
+
+    To build a model without memory costs two seconds, for what torch imports then.
+    """
+    widest, vocab = max(numbers.values()), max(map(len, codecs))
+    return 8 * (8 * vocab * widest + 128 * numbers.get("layers", 1) * widest**2)

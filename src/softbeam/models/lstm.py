@@ -12,11 +12,13 @@ from typing import Literal, NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
+from softbeam.models.cell import Layers, LstmSteps
 from softbeam.models.characters import CharacterCnn
 from softbeam.tensors import gather, real_tokens, reverse_within, with_pieces
 
-State = tuple[tuple[tuple[Tensor, Tensor], ...], int]  # (h, c) of each layer, and the step number
+State = tuple[Layers, int]  # (h, c) of each layer, and the step number
 
 
 class Encoded(NamedTuple):
@@ -106,7 +108,7 @@ class Encoder(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """Stacked LSTM layers that run a whole sequence in one call, or one step at a time."""
+    """Stacked LSTM layers that run a whole sequence in one call; `LstmSteps` runs single steps."""
 
     def __init__(self, inputs: int, hidden: int, layers: int, dropout: float):
         super().__init__()
@@ -114,21 +116,10 @@ class Recurrence(nn.Module):
         self.lstm = nn.LSTM(inputs, hidden, layers, dropout=between, batch_first=True)
         self.between = nn.Dropout(between)
 
-    def whole(self, inputs: Tensor, state: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
+    def whole(self, inputs: Tensor, state: Layers) -> Tensor:
         """Run all steps in one call."""
         h, c = (torch.stack([layer[i] for layer in state]) for i in (0, 1))
         return self.lstm(inputs, (h, c))[0]
-
-    def step(
-        self, value: Tensor, state: tuple[tuple[Tensor, Tensor], ...]
-    ) -> tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]:
-        """Run one step."""
-        new = []
-        for number, layer in enumerate(state):
-            value = value if number == 0 else self.between(value)
-            value, c = torch.lstm_cell(value, layer, *self.lstm.all_weights[number])
-            new.append((value, c))
-        return value, tuple(new)
 
 
 class FixedAttention(nn.Module):
@@ -138,19 +129,12 @@ class FixedAttention(nn.Module):
         super().__init__()
         self.hidden, self.layers = hidden, layers
 
-    def initial(self, encoded: Encoded) -> tuple[tuple[Tensor, Tensor], ...]:
+    def initial(self, encoded: Encoded) -> Layers:
         zeros = encoded.memory.new_zeros(encoded.memory.shape[0], self.hidden)
         return tuple((zeros, zeros) for _ in range(self.layers))
 
     def keys(self, memory: Tensor) -> Tensor:
         return memory
-
-    def context(self, encoded: Encoded, keys: Tensor, query: Tensor, t: int) -> Tensor:
-        memory = encoded.memory
-        beam = query.shape[0] // memory.shape[0]
-        if t >= memory.shape[1]:
-            return memory.new_zeros(query.shape[0], memory.shape[2])
-        return memory[:, t].repeat_interleave(beam, 0)
 
 
 class BahdanauAttention(nn.Module):
@@ -164,14 +148,14 @@ class BahdanauAttention(nn.Module):
         self.bridge = nn.Linear(memory, 2 * layers * hidden)
         self.layers = layers
 
-    def initial(self, encoded: Encoded) -> tuple[tuple[Tensor, Tensor], ...]:
+    def initial(self, encoded: Encoded) -> Layers:
         parts = self.bridge(encoded.summary).tanh().chunk(2 * self.layers, -1)
         return tuple((parts[2 * i], parts[2 * i + 1]) for i in range(self.layers))
 
     def keys(self, memory: Tensor) -> Tensor:
         return self.key(memory)
 
-    def context(self, encoded: Encoded, keys: Tensor, query: Tensor, t: int) -> Tensor:
+    def context(self, encoded: Encoded, keys: Tensor, query: Tensor) -> Tensor:
         batch = keys.shape[0]
         q = self.query(query).unflatten(0, (batch, -1))  # batch, beam, hidden
         scores = self.energy((q[:, :, None] + keys[:, None]).tanh()).squeeze(-1)
@@ -274,6 +258,7 @@ class LstmDecoder:
         self.model = model
         self.encoded = encoded
         self.keys = model.attention.keys(encoded.memory)
+        self.runs: dict[bool, _Run] = {}  # of steps with and without gradients
 
     @property
     def embedding(self) -> Float[Tensor, "vocab emb"]:
@@ -285,8 +270,14 @@ class LstmDecoder:
         return self.model.output.weight, self.model.output.bias
 
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
+        self.runs.clear()
+        self.run()
+        return self.first()
+
+    def first(self) -> tuple[State, Float[Tensor, "batch emb"]]:
+        """The state and the embedding before the first step."""
         state = self.model.attention.initial(self.encoded)
-        return (state, 0), self.model.bos.expand(self.keys.shape[0], -1)
+        return (state, 0), self.model.bos.expand(len(self.encoded.memory), -1)
 
     def select(self, sentences: Int[Tensor, " left"]) -> "LstmDecoder":
         """The decoder of some of the sources."""
@@ -305,23 +296,42 @@ class LstmDecoder:
     ) -> tuple[Float[Tensor, "rows hidden"], State]:
         """Run one step up to the output layer."""
         model, (layers, t) = self.model, state
-        emb = model.dropout(emb)
-        context = model.attention.context(self.encoded, self.keys, layers[-1][0], t)
-        h, layers = model.recurrence.step(torch.cat([emb, context], -1), layers)
-        return self.readout(h, context, emb), (layers, t + 1)
+        run, emb = self.run(), model.dropout(emb)
+        if isinstance(model.attention, BahdanauAttention):
+            context = model.attention.context(self.encoded, self.keys, layers[-1][0])
+            layers = run.steps(torch.cat([emb, context], -1), layers)
+            return self.readout(layers[-1][0], context, emb), (layers, t + 1)
+        layers = run.steps(emb, layers, run.base(t))
+        return model.dropout(layers[-1][0]), (layers, t + 1)
+
+    def projected(self) -> "LstmDecoder":
+        """The decoder over embeddings that went through the input layer, if nothing is between."""
+        dropped = self.model.training and self.model.dropout.p > 0
+        if dropped or isinstance(self.model.attention, BahdanauAttention):
+            return self
+        return ProjectedDecoder(self.model, self.encoded)
+
+    def run(self) -> "_Run":
+        """What the steps of a search share; computed where it starts."""
+        tracked = torch.is_grad_enabled()
+        if tracked not in self.runs:
+            self.runs[tracked] = _Run(
+                self.model, self.encoded, projected=isinstance(self, ProjectedDecoder)
+            )
+        return self.runs[tracked]
 
     def readout(self, h: Tensor, context: Tensor, emb: Tensor) -> Tensor:
-        """Compute the input of the output layer."""
-        if self.model.deep is None:
-            return self.model.dropout(h)
+        """Compute the input of the output layer from learned attention."""
+        assert self.model.deep is not None
         return self.model.dropout(self.model.deep(torch.cat([h, context, emb], -1)).tanh())
 
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
         """Score every step given the gold prefix; the output layer runs once."""
-        state, bos = self.start()
+        state, bos = self.first()
         emb = torch.cat([bos[:, None], self.model.remembered(target[:, :-1])], 1)
         if self.model.fused:
             return self.model.output(self.whole(emb, state[0]))
+        self.start()
         hidden = []
         for t in range(target.shape[1]):
             value, state = self.advance(state, emb[:, t])
@@ -329,7 +339,7 @@ class LstmDecoder:
         return self.model.output(torch.stack(hidden, 1))
 
     def whole(
-        self, emb: Float[Tensor, "batch time emb"], layers: tuple[tuple[Tensor, Tensor], ...]
+        self, emb: Float[Tensor, "batch time emb"], layers: Layers
     ) -> Float[Tensor, "batch time hidden"]:
         """Run all steps in one LSTM call, where the context does not depend on the state."""
         memory, time = self.encoded.memory, emb.shape[1]
@@ -340,3 +350,40 @@ class LstmDecoder:
             )
         inputs = torch.cat([self.model.dropout(emb), memory[:, :time]], -1)
         return self.model.dropout(self.model.recurrence.whole(inputs, layers))
+
+
+class ProjectedDecoder(LstmDecoder):
+    """An `LstmDecoder` whose embeddings are products with the weights of the first layer."""
+
+    def __init__(self, model: Seq2Seq, encoded: Encoded):
+        super().__init__(model, encoded)
+        self.weight = model.recurrence.lstm.all_weights[0][0][:, : model.embed.embedding_dim]
+        self.table = model.embed.weight @ self.weight.T
+
+    @property
+    def embedding(self) -> Float[Tensor, "vocab emb"]:
+        return self.table
+
+    def first(self) -> tuple[State, Float[Tensor, "batch emb"]]:
+        state, bos = super().first()
+        return state, (self.model.bos @ self.weight.T).expand(len(bos), -1)
+
+
+class _Run:
+    """The weights of a search's steps, and what fixed attention adds to the gates of each step."""
+
+    def __init__(self, model: Seq2Seq, encoded: Encoded, *, projected: bool):
+        lstm, read = model.recurrence.lstm, model.embed.embedding_dim
+        self.fixed = isinstance(model.attention, FixedAttention)
+        self.steps = LstmSteps(
+            lstm, model.recurrence.between, read=read if self.fixed else None, projected=projected
+        )
+        if self.fixed:
+            weight, _, *biases = lstm.all_weights[0]
+            bias = biases[0] + biases[1]
+            self.after = bias.expand(len(encoded.memory), -1)
+            self.bases = linear(encoded.memory, weight[:, read:], bias).unbind(1)
+
+    def base(self, t: int) -> Float[Tensor, "batch gates"]:
+        """The part of step t's gates that attention decides; past the source, the bias alone."""
+        return self.bases[t] if t < len(self.bases) else self.after

@@ -38,7 +38,7 @@ class SoftBeamObjective(SearchObjective):
         smoothing: of the cross-entropy added to the loss, as in CrossEntropy.
         log_z_penalty: weight of (log Z)^2 after gold prefixes, added to the loss; keeps raw scores
             as a self-normalized start has them, which cross-entropy alone does not.
-        candidates: number of best cells of each beam row that enter the relaxation, where that is
+        candidates: k times this number of best cells enter the relaxation at most, where that is
             exact to a tolerance; all of them if not given.
         diagnose_every: updates between diagnostics of the beam.
         form: how a step of the beam is computed.

@@ -52,6 +52,7 @@ def test_another_chain_is_seen(case, monkeypatch):
     assert found["reference"] and found["2T+1 passes"] and not found["fast"]
 
 
+@pytest.mark.slow
 def test_rows_are_counted_in_each_form(case):
     found = compare_forms(case, steps=6, repeats=2)
     rows = {form: found[form]["rows_per_proposal"] for form in FORMS}

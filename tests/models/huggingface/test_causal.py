@@ -53,6 +53,7 @@ def test_conforms(make):
     conformance.own_predictions_fed_back_are_the_greedy_path(decoder, time=4)
 
 
+@pytest.mark.slow
 @families
 def test_soft_beams_tend_to_the_hard(make):
     adapter = HfCausalLM(random(make))
@@ -60,12 +61,14 @@ def test_soft_beams_tend_to_the_hard(make):
         conformance.soft_beams_tend_to_the_hard(adapter(PROMPTS), time=3, eos=adapter.eos)
 
 
+@pytest.mark.slow
 @families
 def test_fast_soft_beams_equal_the_reference(make):
     adapter = HfCausalLM(random(make))
     conformance.fast_soft_beams_equal_the_reference(adapter, PROMPTS, [3, 2], adapter.eos)
 
 
+@pytest.mark.slow
 @families
 def test_gradients_through_the_mixed_cache(make):
     conformance.gradients_flow_through_the_mixed_cache(HfCausalLM(random(make)), PROMPTS)
@@ -76,6 +79,7 @@ def test_padding_and_the_order_of_the_batch_change_nothing(make):
     conformance.beams_of_a_source_do_not_depend_on_the_batch(HfCausalLM(random(make)), PROMPTS)
 
 
+@pytest.mark.slow
 @families
 def test_searches_are_those_of_generate(make):
     """On 200 prompts; with this seed the outputs differ, and some of them end."""

@@ -39,6 +39,7 @@ def test_without_a_network_a_name_is_one_line_after_one_request(session, capsys)
     )
 
 
+@pytest.mark.slow
 def test_what_was_downloaded_before_is_loaded_without_a_network(session, tmp_path, monkeypatch):
     place = tmp_path / "models--nobody--letters"
     write_letter_mlm(tmp_path / "mlm")

@@ -301,6 +301,7 @@ def protein_tokenizer(folder, tokens: str) -> transformers.EsmTokenizer:
     return transformers.EsmTokenizer(str(folder / "vocab.txt"))
 
 
+@pytest.mark.slow
 def test_protein_models_sample_the_twenty_amino_acids(tmp_path):
     tokenizer = protein_tokenizer(tmp_path, "LAGVSERTIDPKQNFYMHWCXBUZO.-")
     config = {"vocab_size": len(tokenizer), "pad_token_id": 1, "mask_token_id": 32}

@@ -99,6 +99,7 @@ def test_padding_and_the_order_of_the_batch_change_nothing(make):
     conformance.beams_of_a_source_do_not_depend_on_the_batch(HfSeq2Seq(random(make)), SOURCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make,seed", [(marian, 6), (bart, 6), (t5, 0)])
 def test_searches_are_those_of_generate(make, seed):
     """On 200 sources; with these seeds the outputs differ, and some of them end."""

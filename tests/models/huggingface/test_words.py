@@ -58,6 +58,7 @@ def states(folder, pieces: list[list[int]], pooling: str) -> torch.Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_states_of_words_equal_a_plain_loop_over_the_model_of_the_folder(folder, pooling, frozen):

@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
     return write_letter_mlm(tmp_path_factory.mktemp("letters"))
 
 
+@pytest.mark.slow
 def test_samples_are_those_that_the_command_writes(folder, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
     words = ["sample", "--mlm", str(folder), "--input", str(tmp_path / "in.txt"), "--quiet"]
@@ -50,6 +51,7 @@ def test_samples_are_those_that_the_command_writes(folder, tmp_path, capsys):
         assert (mixed.mean, mixed.rhat, mixed.ess) == (row["energy"], row["rhat"], row["ess"])
 
 
+@pytest.mark.slow
 def test_a_single_text_needs_no_list(mlm):
     settings = SamplingConfig(**SETTINGS)
     drawn = sample(mlm, TEXTS[0], settings)
@@ -70,6 +72,7 @@ def test_scores_are_those_of_the_command(folder, capsys):
     assert score(mlm, ["ACDE"], energy="raw", rows=2)[0].score != scored.score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mh", "in-turn", "greedy"])
 def test_fillings_are_those_of_the_command(folder, capsys, method):
     words = ["infill", "--mlm", str(folder), "--text", "A[MASK]C[MASK]", "--samples", "30"]

@@ -19,6 +19,7 @@ def change_weights() -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["done.jsonl", "stopped.jsonl"])
 def test_a_changed_model_is_named_and_can_be_accepted(here, name, capsys):
     words = [*SAMPLE, "--out", name, "--resume"]
@@ -40,6 +41,7 @@ def test_a_changed_model_is_named_and_can_be_accepted(here, name, capsys):
         assert main(words) == 0, "accepted once for all"
 
 
+@pytest.mark.slow
 def test_a_change_that_was_accepted_stays_accepted_after_another_stop(here, monkeypatch, capsys):
     words = [*SAMPLE, "--out", "new.jsonl", "--resume", "--checkpoint-every", "0"]
     with monkeypatch.context() as patch:

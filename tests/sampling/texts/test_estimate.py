@@ -33,6 +33,7 @@ class Counting(WrappedMlm):
         return getattr(self.mlm, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -94,6 +95,7 @@ def test_times_in_words():
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
+@pytest.mark.slow
 def test_the_command_says_it_and_draws_the_same_samples(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_letter_mlm(tmp_path / "mlm")

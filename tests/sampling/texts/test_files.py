@@ -36,6 +36,7 @@ def header_of(config=SMALL, texts=TEXTS, threads=1):
     return make_header("letters", texts, config, threads)
 
 
+@pytest.mark.slow
 def test_a_row_for_each_chain_after_each_sweep(mlm, tmp_path):
     out = tmp_path / "new" / "s.jsonl"
     assert write(mlm, header_of(), SMALL, out, quiet=True) > 0
@@ -88,6 +89,7 @@ def test_after_a_kill_the_same_bytes_go_on(mlm, tmp_path, monkeypatch, kernel, e
     assert sittings > 1 and out.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(mlm, tmp_path, monkeypatch):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "stopped.jsonl"
     write(mlm, header_of(), SMALL, whole, quiet=True)
@@ -106,6 +108,7 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(mlm, tmp_path, monke
     assert out.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_file_and_the_same_seed_the_same(mlm, tmp_path):
     paths = [tmp_path / f"{i}.jsonl" for i in range(3)]
     for path, seed in zip(paths, (1, 1, 2), strict=True):
@@ -116,6 +119,7 @@ def test_another_seed_is_another_file_and_the_same_seed_the_same(mlm, tmp_path):
     assert first == again and first != other
 
 
+@pytest.mark.slow
 def test_going_on_with_other_settings_is_refused(mlm, tmp_path):
     out = tmp_path / "s.jsonl"
     write(mlm, header_of(), SMALL, out, every=0.0, quiet=True)
@@ -129,6 +133,7 @@ def test_going_on_with_other_settings_is_refused(mlm, tmp_path):
         write(mlm, header_of(), SMALL, out, resume=True, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_file_cut_behind_its_checkpoint_is_refused(mlm, tmp_path):
     out = tmp_path / "s.jsonl"
     write(mlm, header_of(), SMALL, out, every=0.0, quiet=True)
@@ -206,6 +211,7 @@ def last_json(text: str) -> dict:
     return json.loads(text.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_table_and_json(folder, tmp_path, capsys):
     out = tmp_path / "s.jsonl"
     assert main(words(folder, out, "--json")) == 0
@@ -220,6 +226,7 @@ def test_the_command_shows_a_table_and_json(folder, tmp_path, capsys):
     assert last_json(capsys.readouterr().out) == found and out.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_the_command_takes_many_texts_and_all_settings(folder, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("A[MASK]C\n[MASK][MASK]KL\nACDEF[MASK]G\n")
     (tmp_path / "words.txt").write_text("A\nCA\n\n")
@@ -243,6 +250,7 @@ def test_the_command_takes_many_texts_and_all_settings(folder, tmp_path, capsys)
     assert "note: --anneal" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_text_of_gaps(folder, tmp_path, capsys):
     out = tmp_path / "s.jsonl"
     made = ["sample", "--mlm", str(folder), "--length", "5", "--chains", "2", "--sweeps", "4"]

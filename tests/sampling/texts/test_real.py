@@ -21,6 +21,7 @@ def test_an_antibody_is_repaired(real):
     assert found[0].share > 0.4
 
 
+@pytest.mark.slow
 def test_a_real_model_samples_letters_at_its_gaps_alone(real):
     mlm = real("sapiens-vh")
     texts = [HEAVY[:8] + "[MASK]" * 4, "[MASK]" + HEAVY[1:]]

@@ -95,6 +95,7 @@ def test_allowed_tokens_alone_are_sampled(mlm, kernel, start):
     assert gaps <= {"A", "K"}
 
 
+@pytest.mark.slow
 def test_the_default_kernel_is_the_plain_one_token_by_token(mlm):
     made, records = run(mlm, TEXTS, SMALL)
     plain = metropolis_hastings(
@@ -159,6 +160,7 @@ def test_texts_at_once_have_the_energies_and_proposals_of_each_alone(mlm):
         torch.testing.assert_close(*both, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_composition_changes_the_law_as_it_says(mlm):
     config = replace(SMALL, chains=600, sweeps=16, burn_in=12, near="LK", near_weight=0.8)
     config = replace(config, lexicon=("D",), lexicon_weight=0.6)

@@ -41,6 +41,7 @@ def test_scores_are_those_of_a_plain_loop(mlm, energy, rows):
         assert one.score == pytest.approx(sum(expected), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_model_never_gets_more_than_the_bound(mlm, monkeypatch):
     monkeypatch.setattr(score, "TOKENS", 30)
     seen, logits = [], mlm.logits
@@ -67,6 +68,7 @@ def folder(tmp_path_factory):
     return write_letter_mlm(tmp_path_factory.mktemp("letters"))
 
 
+@pytest.mark.slow
 def test_the_command(folder, mlm, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
     made = ["score", "--mlm", str(folder), "--input", str(tmp_path / "in.txt"), "--quiet"]
@@ -86,6 +88,7 @@ def test_the_command(folder, mlm, tmp_path, capsys):
     assert len(shown) == 5 and shown[0].endswith("a token  ACDE") and shown[2].split()[1] == "C"
 
 
+@pytest.mark.slow
 def test_infilling_by_the_command(folder, capsys):
     made = ["infill", "--mlm", str(folder), "--text", "AC[MASK][MASK]D", "--samples", "40"]
     assert main([*made, "--burn-in", "3", "--json", "--show", "2", "--quiet"]) == 0

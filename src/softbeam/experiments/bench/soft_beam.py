@@ -16,7 +16,9 @@ from torch.nn.functional import cross_entropy
 
 from softbeam.errors import UserError
 from softbeam.experiments.bench.measuring import in_child, timed
+from softbeam.models.cell import Layers
 from softbeam.models.layers import TransformerShape
+from softbeam.models.lstm import Encoded, FixedAttention, Seq2Seq
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.search.soft.form import FAST, REFERENCE, Form
@@ -27,48 +29,42 @@ from softbeam.types import Decoder
 FORMS = ("ce", "reference", "dense", "pooled", "checkpointed")
 
 
-class LstmModel(nn.Module):
-    """An LSTM language model of the benchmark's size, with both a fused and a stepwise form."""
+class NoSource(nn.Module):
+    """An encoder of nothing, for a decoder alone."""
 
-    def __init__(self, vocab: int, *, hidden: int = 256, batch: int = 32):
-        super().__init__()
-        self.batch, self.hidden = batch, hidden
-        self.embed = nn.Embedding(vocab, hidden)
-        self.bos = nn.Parameter(torch.randn(hidden))
-        self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
-        self.output = nn.Linear(hidden, vocab)
-        self.first = nn.Parameter(torch.randn(batch, hidden))  # a source for each row
+    width = 0
+
+    def forward(self, source: Tensor, dropout: nn.Dropout) -> Encoded:
+        memory = source.new_empty(*source.shape, 0, dtype=torch.float)
+        return Encoded(memory, source.bool(), memory[:, 0])
+
+
+class LearnedStart(FixedAttention):
+    """A first state for each row instead of a source."""
+
+    def __init__(self, batch: int, hidden: int):
+        super().__init__(0, hidden, 1)
+        self.first = nn.Parameter(torch.randn(batch, hidden))
+
+    def initial(self, encoded: Encoded) -> Layers:
+        return ((self.first.tanh(), self.first),)
+
+
+class LstmModel(Seq2Seq):
+    """The LSTM decoder of `softbeam train`, without an encoder."""
+
+    def __init__(self, vocab: int, *, hidden: int = 256, batch: int = 32, steps: int = 20):
+        super().__init__(1, vocab, encoder=NoSource(), embedding=hidden, hidden=hidden)
+        self.attention = LearnedStart(batch, hidden)
+        nn.init.normal_(self.embed.weight)  # the states differ from step to step, as trained ones
+        nn.init.normal_(self.bos)
+        self.source = torch.ones(batch, steps, dtype=torch.long)
 
     def bound(self) -> Decoder:
-        return self
+        return self(self.source)
 
     def sharpen(self, factor: float) -> None:
         self.output.weight.mul_(factor)
-
-    @property
-    def embedding(self) -> Tensor:
-        return self.embed.weight
-
-    @property
-    def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        return self.output.weight, self.output.bias
-
-    def start(self) -> tuple[Any, Tensor]:
-        return (self.first.tanh(), self.first), self.bos.expand(self.batch, -1)
-
-    def advance(self, state: Any, emb: Tensor) -> tuple[Tensor, Any]:
-        h, c = torch.lstm_cell(emb, state, *self.lstm.all_weights[0])
-        return h, (h, c)
-
-    def step(self, state: Any, emb: Tensor) -> tuple[Tensor, Any]:
-        hidden, state = self.advance(state, emb)
-        return self.output(hidden), state
-
-    def forced(self, target: Tensor) -> Tensor:
-        """Teacher forcing by the fused LSTM."""
-        (h, c), bos = self.start()
-        emb = torch.cat([bos[:, None], self.embed(target[:, :-1])], 1)
-        return self.output(self.lstm(emb, (h[None], c[None]))[0])
 
 
 class TransformerModel(TransformerSeq2Seq):

@@ -43,6 +43,9 @@ class Relaxation(NamedTuple):
     form: Form = FAST
 
 
+ALL_FORBIDDEN = "the decoder forbids every token of a step: all scores are -inf"
+
+
 def within_reach(
     local: Float[Tensor, "rows vocab"], beam: SoftBeam, alpha: float
 ) -> Float[Tensor, "rows vocab"]:
@@ -52,14 +55,20 @@ def within_reach(
     NotFinite if a score is NaN or +inf, or every token of a sentence is forbidden.
     """
     checked_scores(local)
-    forbidden = local.isneginf()
-    if not bool(forbidden.any()):
+    if not bool(local.isneginf().any()):
         return local
     best = local.detach().amax(-1, keepdim=True)
     if bool(best.unflatten(0, beam.score.shape).amax(1).isneginf().any()):
-        raise NotFinite("the decoder forbids every token of a step: all scores are -inf")
+        raise NotFinite(ALL_FORBIDDEN)
+    return with_finite_scores(local, best, alpha)
+
+
+def with_finite_scores(
+    local: Float[Tensor, "rows vocab"], best: Float[Tensor, "rows 1"], alpha: float
+) -> Float[Tensor, "rows vocab"]:
+    """Scores in which -inf is far below the row's `best`."""
     far = min(1e4 / min(alpha, 1.0), 1e15)
-    return torch.where(forbidden, best.where(best.isfinite(), 0.0) - far, local)
+    return torch.where(local.isneginf(), best.where(best.isfinite(), 0.0) - far, local)
 
 
 def lowest(like: Tensor) -> float:

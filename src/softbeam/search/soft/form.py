@@ -8,12 +8,12 @@ from typing import Literal
 class Form:
     """How a soft-beam step is computed; by default dense and exact, with p recomputed backward.
 
-    With `candidates`, whether a pool suffices is decided for a whole batch at every step, so
+    With `candidates`, whether a pool suffices is decided for a whole batch and all steps, so
     a sentence alone and in a batch agrees to `tolerance` (in the other forms, to rounding).
 
     Args:
         reference: plain autograd of Algorithm 3, which is slow.
-        candidates: only this number of best cells of each beam row enter the relaxation ...
+        candidates: at most k times this number of best cells of a sentence enter the relaxation ...
         tolerance: ... where they provably hold all but this much mass; else all cells do.
         score: of an element; soft is line 13 of Algorithm 3, hard the threshold m_i itself.
         detach_threshold: no gradient through the thresholds m_i.

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from softbeam.search.decoders import check_alpha, check_search
 from softbeam.search.relaxations import peaked_softmax
 from softbeam.search.soft.beam import Diagnostics, Relaxation, SoftBeam, lowest
-from softbeam.search.soft.fast import Shared, fast_step
+from softbeam.search.soft.fast import FastSteps, pool_sizes
 from softbeam.search.soft.form import FAST, Form
 from softbeam.search.soft.step import soft_beam_step, soft_beam_step_eos
 from softbeam.tensors import length_mask
@@ -41,17 +41,45 @@ def soft_beams(
     """
     k, alpha, _, form = relaxation
     time = check_search(decoder, costs, k=k, alpha=alpha, time=time, lengths=lengths, eos=eos)
-    beam, vocab = _start(decoder), len(decoder.embedding)
-    none = decoder.embedding.new_zeros(1, 1).expand(len(beam.score), vocab)
-    step: Callable[..., SoftBeam] = partial(_step, decoder)
-    if not form.reference:
-        step = partial(fast_step, Shared(decoder))
-    if form.checkpoint:
+    vocab = len(decoder.embedding)
+    if costs is None:
+        costs = decoder.embedding.new_zeros(1, 1, 1).expand(len(decoder.start()[1]), time, vocab)
+    run = partial(_run, relaxation, costs[:, :time], lengths, eos)
+    if form.reference:
+        yield from run(decoder, partial(_step, decoder))
+        return
+    here = decoder.embedding.device.type == "cpu"
+    for pool in pool_sizes(form, k, vocab, decoder.embedding.device):
+        steps, beams = FastSteps(decoder, pool), []
+        for t, beam in enumerate(run(steps.decoder, steps)):
+            beams.append(beam)
+            checked = here or t in (1, time - 1)  # elsewhere the host would wait at every step
+            if pool and checked and bool((beam.dropped > form.tolerance).any()):
+                break
+        else:
+            steps.check()
+            yield from beams
+            return
+        steps.check()
+
+
+def _run(
+    relaxation: Relaxation,
+    costs: Float[Tensor, "batch time vocab"],
+    lengths: Int[Tensor, " batch"] | None,
+    eos: int | None,
+    decoder: Decoder,
+    step: Callable[..., SoftBeam],
+) -> Iterator[SoftBeam]:
+    """Yield the beam after each step of `step`."""
+    beam, vocab, time = _start(decoder), costs.shape[2], costs.shape[1]
+    shortest = time if lengths is None else int(lengths.min())
+    if relaxation.form.checkpoint:
         step = partial(checkpoint, step, use_reentrant=False)
-    for t, width in enumerate(beam_widths(k, vocab, time, eos=eos is not None)):
-        cost = none if costs is None else costs[:, t].to(beam.score.dtype)
+    for t, width in enumerate(beam_widths(relaxation.k, vocab, time, eos=eos is not None)):
+        cost = costs[:, t].to(beam.score.dtype)
         new = step(beam, cost, relaxation._replace(k=width), eos)
-        beam = new if lengths is None else _freeze(new, beam, t < lengths)
+        beam = new if lengths is None or t < shortest else _freeze(new, beam, t < lengths)
         yield beam
 
 
@@ -112,8 +140,6 @@ def _freeze(new: SoftBeam, old: SoftBeam, running: Bool[Tensor, " batch"]) -> So
     a state that grows (a cache of keys) could not be put back. Where the beam has widened since, a
     frozen row is filled up with copies that are marked as not real.
     """
-    if bool(running.all()):
-        return new
     slots = torch.arange(new.score.shape[1], device=new.score.device)
     filled = slots.clamp_max(old.score.shape[1] - 1)
     on = running[:, None]
