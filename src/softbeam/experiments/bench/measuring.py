@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+HOST_READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal"}  # a GPU would be waited for
 
 
 def timed(function: Callable[[], object]) -> float:
@@ -15,6 +17,31 @@ def timed(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
+
+
+class Calls(NamedTuple):
+    """Operators that a call ran, and how many of them made the host wait for a number."""
+
+    operators: int
+    host_reads: int
+
+
+def count_calls(function: Callable[[], object]) -> Calls:
+    """Count the operators that a call runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    names: list[str] = []
+
+    class Counter(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            names.append(func.__name__.split(".")[0])
+            return func(*args, **(kwargs or {}))
+
+    with Counter():
+        function()
+    return Calls(len(names), sum(name in HOST_READS for name in names))
 
 
 def peak_kb() -> int:

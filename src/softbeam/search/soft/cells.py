@@ -13,7 +13,7 @@ from torch import Tensor
 from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import weighted_top_values
 from softbeam.search.soft.beam import Relaxation, lowest
-from softbeam.shared_table import SharedTable
+from softbeam.tensors import SharedTable
 
 
 class Task(NamedTuple):
