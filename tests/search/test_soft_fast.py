@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from softbeam.experiments.bench import soft_beam as bench
+from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.relaxations import soft_topk
 from softbeam.search.soft.cells import best_tokens
 from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
 from softbeam.types import ReadoutDecoder
+from support.pretended_device import NAME, pretended_device
 from support.toys import ToyDecoder
 
 EOS = 2
@@ -242,3 +244,27 @@ def test_the_benchmark_reports_every_form(monkeypatch):
         assert row[key] >= 0
     assert set(row["peak_mb"]) == set(bench.FORMS)
     json.dumps(out)
+
+
+@pytest.mark.parametrize("candidates", [None, 8])
+@endings
+def test_more_steps_wait_no_more_often_for_the_device(candidates, eos):
+    """The loop over steps synchronizes nothing; what is checked is checked before or after it."""
+    counts = []
+    with pretended_device() as device:
+        model = bench.LstmModel(40, hidden=4, batch=2).to(device)
+        model.source = model.source.to(device)
+        form = Form(candidates=candidates, tolerance=1.0)
+        for time in (4, 9):
+            costs = torch.rand(2, time, 40).to(device)
+            counts.append(
+                count_synchronizations(
+                    lambda costs=costs: (
+                        soft_beam_loss(model.bound(), costs, k=3, alpha=2.0, eos=eos, form=form)
+                        .sum()
+                        .backward()
+                    ),
+                    device=NAME,
+                )
+            )
+    assert counts[0] == counts[1] <= 8

@@ -9,6 +9,7 @@ of its own, without what the imports take.
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbeam.errors import UserError
-from softbeam.experiments.bench.measuring import count_calls, in_child
+from softbeam.experiments.bench.measuring import count_operators, in_child
 from softbeam.models.cell import Layers
 from softbeam.models.layers import TransformerShape
 from softbeam.models.lstm import Encoded, FixedAttention, Seq2Seq
 from softbeam.models.transformer import TransformerSeq2Seq
+from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, soft_beam
@@ -157,7 +159,8 @@ def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -
     """One row of the benchmark: seconds of every form, their ratios, and peaks of memory."""
     case = Case(vocab, k, **options)
     times: dict[str, list[float]] = {form: [] for form in FORMS}
-    calls = {form: count_calls(lambda form=form: case.update(form)) for form in FORMS}  # warms up
+    updates = {form: partial(case.update, form) for form in FORMS}
+    operators = {form: count_operators(update) for form, update in updates.items()}  # warms up
     began = time.process_time()
     for turn in range(repeats):
         if turn >= 3 and time.process_time() - began > BUDGET:
@@ -173,8 +176,8 @@ def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -
     fastest = min("dense", "pooled", key=lambda form: medians[form])
     row |= {"best": fastest, "best_ratio": medians[fastest] / medians["ce"]}
     row |= {"speedup": medians["reference"] / medians[fastest], "dropped_bound": case.dropped}
-    row |= {"operators": {form: calls[form].operators for form in FORMS}}
-    row |= {"host_reads": {form: calls[form].host_reads for form in FORMS}}
+    row["operators"] = operators
+    row["synchronizations"] = {form: count_synchronizations(updates[form]) for form in FORMS}
     if memory:
         peaks = {form: in_child(two_updates, vocab, k, form, **options) for form in FORMS}
         row["peak_mb"] = {form: measured["peak_mb"] for form, measured in peaks.items()}
@@ -226,9 +229,9 @@ def row_text(row: dict[str, Any]) -> str:
     """A row's ratios and operator calls, and its peaks on a third line if they were measured."""
     ratios = "  ".join(f"{form} {row[form + '_ratio']:5.1f}x" for form in FORMS[1:])
     lines = [f"V={row['vocab']:<6} k={row['k']}  CE {row['ce_s']:.3f} s  {ratios}"]
-    reads = row["host_reads"]
-    calls = (f"{form} {n:,} ({reads[form]})" for form, n in row["operators"].items())
-    lines.append(f"{'':16}operator calls (of them reads by the host): {'  '.join(calls)}")
+    waits = row["synchronizations"]
+    calls = (f"{form} {n:,} ({waits[form]})" for form, n in row["operators"].items())
+    lines.append(f"{'':16}operator calls (synchronizations): {'  '.join(calls)}")
     if "peak_mb" in row:
         peaks = "  ".join(f"{form} {mb:,.0f}" for form, mb in row["peak_mb"].items())
         lines.append(f"{'':16}peak MB: {peaks}")
