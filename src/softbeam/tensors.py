@@ -340,14 +340,17 @@ class SharedTable:
         for cell, part in zip(cells, rows, strict=True):
             cell[1] += start
             start += len(part)
-        index, weights = torch.cat(cells, 1), torch.cat(values)
-        size = weights.abs()
-        felt = (size > 1e-3 * torch.finfo(size.dtype).eps * size.max()).nonzero()[:, 0]
-        index, weights = index.index_select(1, felt), weights.index_select(0, felt)
-        matrix = torch.sparse_coo_tensor(
-            index, weights, (len(self.table), start), check_invariants=False
-        )
-        total = torch.sparse.mm(matrix, torch.cat(rows))
+        index, weights, source = torch.cat(cells, 1), torch.cat(values), torch.cat(rows)
+        if weights.device.type == "cpu":
+            size = weights.abs()
+            felt = (size > 1e-3 * torch.finfo(size.dtype).eps * size.max()).nonzero()[:, 0]
+            index, weights = index.index_select(1, felt), weights.index_select(0, felt)
+            shape = len(self.table), start
+            matrix = torch.sparse_coo_tensor(index, weights, shape, check_invariants=False)
+            total = torch.sparse.mm(matrix, source)
+        else:  # without sparse matrices, and without waiting for their size
+            added = source.index_select(0, index[1]) * weights[:, None]
+            total = torch.zeros_like(self.table).index_add_(0, index[0], added)
         self._sum = total if self._sum is None else self._sum.add_(total)
         if self.bias is not None:
             if self._bias_sum is None:

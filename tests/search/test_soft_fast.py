@@ -9,7 +9,7 @@ from softbeam.experiments.bench import soft_beam as bench
 from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.relaxations import soft_topk
-from softbeam.search.soft.cells import best_tokens
+from softbeam.search.soft.cells import best_cells
 from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
 from softbeam.types import ReadoutDecoder
@@ -220,10 +220,14 @@ def test_nothing_of_the_size_of_p_is_kept_between_steps():
     assert sizes["dense"] == 2 * 3 * 50
 
 
-@pytest.mark.parametrize("vocab,n", [(5, 5), (1000, 3), (1030, 3), (5000, 16), (1284, 16)])
-def test_the_best_tokens_are_those_of_topk(vocab, n):
-    scores = torch.randn(6, vocab, generator=torch.Generator().manual_seed(n))
-    torch.testing.assert_close(best_tokens(scores, n), scores.topk(n).indices)
+@pytest.mark.parametrize("vocab,n", [(5, 5), (1000, 3), (1284, 60), (5000, 16), (8013, 64)])
+def test_the_best_cells_are_those_of_topk(vocab, n):
+    g = torch.Generator().manual_seed(n)
+    scores, offset = torch.randn(6, vocab, generator=g), torch.randn(2, 3, generator=g)
+    expected = (scores.view(2, 3, vocab) + offset[..., None]).flatten(1).topk(n)
+    s, index = best_cells(scores, offset, n)
+    torch.testing.assert_close(s, expected.values)
+    torch.testing.assert_close(index, expected.indices)
 
 
 def test_decoders_show_their_output_layer():
