@@ -19,7 +19,7 @@ from softbeam.search.decoders import (
     forced_scores,
     selected,
 )
-from softbeam.tensors import draw, gather, length_mask, nucleus, output_lengths
+from softbeam.tensors import best_columns, draw, gather, length_mask, nucleus, output_lengths
 from softbeam.types import Decoder, Hypotheses, State
 
 Choose = Callable[[Tensor], Tensor]  # scores of a step -> a token for each row
