@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from softbeam.experiments.bench import soft_beam as bench
+from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.relaxations import soft_topk
-from softbeam.search.soft.cells import best_tokens
+from softbeam.search.soft.cells import best_cells
 from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
 from softbeam.types import ReadoutDecoder
+from support.pretended_device import NAME, pretended_device
 from support.toys import ToyDecoder
 
 EOS = 2
@@ -218,10 +220,14 @@ def test_nothing_of_the_size_of_p_is_kept_between_steps():
     assert sizes["dense"] == 2 * 3 * 50
 
 
-@pytest.mark.parametrize("vocab,n", [(5, 5), (1000, 3), (1030, 3), (5000, 16), (1284, 16)])
-def test_the_best_tokens_are_those_of_topk(vocab, n):
-    scores = torch.randn(6, vocab, generator=torch.Generator().manual_seed(n))
-    torch.testing.assert_close(best_tokens(scores, n), scores.topk(n).indices)
+@pytest.mark.parametrize("vocab,n", [(5, 5), (1000, 3), (1284, 60), (5000, 16), (8013, 64)])
+def test_the_best_cells_are_those_of_topk(vocab, n):
+    g = torch.Generator().manual_seed(n)
+    scores, offset = torch.randn(6, vocab, generator=g), torch.randn(2, 3, generator=g)
+    expected = (scores.view(2, 3, vocab) + offset[..., None]).flatten(1).topk(n)
+    s, index = best_cells(scores, offset, n)
+    torch.testing.assert_close(s, expected.values)
+    torch.testing.assert_close(index, expected.indices)
 
 
 def test_decoders_show_their_output_layer():
@@ -242,3 +248,27 @@ def test_the_benchmark_reports_every_form(monkeypatch):
         assert row[key] >= 0
     assert set(row["peak_mb"]) == set(bench.FORMS)
     json.dumps(out)
+
+
+@pytest.mark.parametrize("candidates", [None, 8])
+@endings
+def test_more_steps_wait_no_more_often_for_the_device(candidates, eos):
+    """The loop over steps synchronizes nothing; what is checked is checked before or after it."""
+    counts = []
+    with pretended_device() as device:
+        model = bench.LstmModel(40, hidden=4, batch=2).to(device)
+        model.source = model.source.to(device)
+        form = Form(candidates=candidates, tolerance=1.0)
+        for time in (4, 9):
+            costs = torch.rand(2, time, 40).to(device)
+            counts.append(
+                count_synchronizations(
+                    lambda costs=costs: (
+                        soft_beam_loss(model.bound(), costs, k=3, alpha=2.0, eos=eos, form=form)
+                        .sum()
+                        .backward()
+                    ),
+                    device=NAME,
+                )
+            )
+    assert counts[0] == counts[1] <= 8

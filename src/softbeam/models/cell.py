@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from softbeam.shared_table import SharedTable
+from softbeam.tensors import SharedTable
 
 Layers = tuple[tuple[Tensor, Tensor], ...]  # (h, c) of each layer
 

@@ -283,6 +283,7 @@ class LstmDecoder:
         """The decoder of some of the sources."""
         other = copy(self)
         other.encoded, other.keys = gather((self.encoded, self.keys), sentences)
+        other.runs = {}
         return other
 
     def step(

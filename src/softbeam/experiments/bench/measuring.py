@@ -17,6 +17,24 @@ def timed(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def count_operators(function: Callable[[], object]) -> int:
+    """Count the operators of torch that a call runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counter(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    with Counter() as counter:
+        function()
+    return counter.calls
+
+
 def peak_kb() -> int:
     """This process's largest resident size; Linux's ru_maxrss would include its parent's."""
     status = Path("/proc/self/status")

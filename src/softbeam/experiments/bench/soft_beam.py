@@ -1,13 +1,15 @@
 """Time and memory of soft-beam training against cross-entropy, in every form.
 
 What is measured is one update, forward and backward, of an LSTM decoder, or of a Transformer with
-its encoder. The forms are timed in turns within one run, so that a busy machine slows all of them
-alike; medians are reported. Each form's peak of memory is measured in a process of its own, without
-what the imports take.
+its encoder. The forms are timed in turns within one run, by processor time, so that a busy machine
+slows all of them alike; medians are reported. Each form's peak of memory is measured in a process
+of its own, without what the imports take.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from softbeam.errors import UserError
-from softbeam.experiments.bench.measuring import in_child, timed
+from softbeam.experiments.bench.measuring import count_operators, in_child
 from softbeam.models.cell import Layers
 from softbeam.models.layers import TransformerShape
 from softbeam.models.lstm import Encoded, FixedAttention, Seq2Seq
 from softbeam.models.transformer import TransformerSeq2Seq
+from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, forced_scores
 from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, soft_beam
@@ -27,6 +30,7 @@ from softbeam.tensors import flushed_denormals
 from softbeam.types import Decoder
 
 FORMS = ("ce", "reference", "dense", "pooled", "checkpointed")
+BUDGET = 20.0  # seconds of processor time after which no further round begins
 
 
 class NoSource(nn.Module):
@@ -155,11 +159,16 @@ def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -
     """One row of the benchmark: seconds of every form, their ratios, and peaks of memory."""
     case = Case(vocab, k, **options)
     times: dict[str, list[float]] = {form: [] for form in FORMS}
-    for turn in range(repeats + 1):
+    updates = {form: partial(case.update, form) for form in FORMS}
+    operators = {form: count_operators(update) for form, update in updates.items()}  # warms up
+    began = time.process_time()
+    for turn in range(repeats):
+        if turn >= 3 and time.process_time() - began > BUDGET:
+            break
         for form in FORMS:
-            seconds = timed(lambda form=form: case.update(form))  # type: ignore[misc]
-            if turn:  # the first warms up
-                times[form].append(seconds)
+            started = time.process_time()
+            case.update(form)
+            times[form].append(time.process_time() - started)
     medians = {form: statistics.median(values) for form, values in times.items()}
     row: dict[str, Any] = {"vocab": vocab, "k": k}
     row |= {f"{form}_s": medians[form] for form in FORMS}
@@ -167,6 +176,8 @@ def measure(vocab: int, k: int, *, repeats: int, memory: bool, **options: Any) -
     fastest = min("dense", "pooled", key=lambda form: medians[form])
     row |= {"best": fastest, "best_ratio": medians[fastest] / medians["ce"]}
     row |= {"speedup": medians["reference"] / medians[fastest], "dropped_bound": case.dropped}
+    row["operators"] = operators
+    row["synchronizations"] = {form: count_synchronizations(updates[form]) for form in FORMS}
     if memory:
         peaks = {form: in_child(two_updates, vocab, k, form, **options) for form in FORMS}
         row["peak_mb"] = {form: measured["peak_mb"] for form, measured in peaks.items()}
@@ -215,10 +226,13 @@ def run(
 
 
 def row_text(row: dict[str, Any]) -> str:
-    """A row's ratios, and its peaks on a second line if they were measured."""
+    """A row's ratios and operator calls, and its peaks on a third line if they were measured."""
     ratios = "  ".join(f"{form} {row[form + '_ratio']:5.1f}x" for form in FORMS[1:])
-    text = f"V={row['vocab']:<6} k={row['k']}  CE {row['ce_s']:.3f} s  {ratios}"
-    if "peak_mb" not in row:
-        return text
-    peaks = "  ".join(f"{form} {mb:,.0f}" for form, mb in row["peak_mb"].items())
-    return f"{text}\n{'':16}peak MB: {peaks}"
+    lines = [f"V={row['vocab']:<6} k={row['k']}  CE {row['ce_s']:.3f} s  {ratios}"]
+    waits = row["synchronizations"]
+    calls = (f"{form} {n:,} ({waits[form]})" for form, n in row["operators"].items())
+    lines.append(f"{'':16}operator calls (synchronizations): {'  '.join(calls)}")
+    if "peak_mb" in row:
+        peaks = "  ".join(f"{form} {mb:,.0f}" for form, mb in row["peak_mb"].items())
+        lines.append(f"{'':16}peak MB: {peaks}")
+    return "\n".join(lines)

@@ -13,7 +13,7 @@ from torch import Tensor
 from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import weighted_top_values
 from softbeam.search.soft.beam import Relaxation, lowest
-from softbeam.shared_table import SharedTable
+from softbeam.tensors import SharedTable
 
 
 class Task(NamedTuple):
@@ -191,8 +191,3 @@ def best_cells(
     near = scores.view(batch, -1).gather(1, index) + offset.gather(1, index // vocab)
     s, best = near.topk(n)
     return s, index.gather(1, best)
-
-
-def best_tokens(scores: Float[Tensor, "rows vocab"], n: int) -> Int[Tensor, "rows {n}"]:
-    """Tokens of each row's n largest scores, best first."""
-    return best_cells(scores, scores.new_zeros(len(scores), 1), n)[1]

@@ -14,7 +14,6 @@ from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import soft_indices, weighted_soft_indices
 from softbeam.search.soft.cells import (
     Task,
-    best_tokens,
     local_scores,
     log_weight,
     mixed,
@@ -24,6 +23,7 @@ from softbeam.search.soft.cells import (
     thresholds,
     weight_gradient,
 )
+from softbeam.tensors import best_columns
 
 
 class DenseStep(torch.autograd.Function):
@@ -43,7 +43,7 @@ class DenseStep(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         batch, prev = score.shape
         local = local_scores(task, source, score)
-        best = best_tokens(local.scores, min(task.how.k, local.scores.shape[1]))
+        best = best_columns(local.scores, min(task.how.k, local.scores.shape[1]))
         top = local.scores.gather(1, best).view(batch, prev, -1) + local.offset[..., None]
         stay = stay_scores(task, score)
         m = thresholds(task, top, stay, finished)  # line 7: Algorithm 2, line 3

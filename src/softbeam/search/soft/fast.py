@@ -15,8 +15,7 @@ from softbeam.search.soft.cells import Task
 from softbeam.search.soft.dense import DenseStep
 from softbeam.search.soft.form import Form
 from softbeam.search.soft.pooled import PooledStep
-from softbeam.shared_table import SharedTable
-from softbeam.tensors import heaviest, map_state
+from softbeam.tensors import SharedTable, heaviest, map_state
 from softbeam.types import Decoder, ProjectingDecoder, ReadoutDecoder, State
 
 PROJECTED = 128  # largest vocabulary whose embeddings go through the decoder's input layer at once

@@ -49,7 +49,10 @@ def soft_beams(
         yield from run(decoder, partial(_step, decoder))
         return
     here = decoder.embedding.device.type == "cpu"
-    for pool in pool_sizes(form, k, vocab, decoder.embedding.device):
+    random = torch.get_rng_state()
+    for number, pool in enumerate(pool_sizes(form, k, vocab, decoder.embedding.device)):
+        if number:
+            torch.set_rng_state(random)  # a repeated search drops out the same numbers
         steps, beams = FastSteps(decoder, pool), []
         for t, beam in enumerate(run(steps.decoder, steps)):
             beams.append(beam)

@@ -18,7 +18,6 @@ from softbeam.search.soft.cells import (
     Local,
     Task,
     best_cells,
-    best_tokens,
     local_scores,
     log_weight,
     log_z_gradients,
@@ -30,6 +29,7 @@ from softbeam.search.soft.cells import (
     thresholds,
     weight_gradient,
 )
+from softbeam.tensors import best_columns
 
 
 class PooledStep(torch.autograd.Function):
@@ -148,7 +148,7 @@ class _Ending(NamedTuple):
 
 def _ending(task: Task, local: Local, score: Tensor, finished: Tensor) -> _Ending:
     """Thresholds of cells that are weighted by 1 - f, and by f for staying."""
-    best = best_tokens(local.scores, min(task.how.k, local.scores.shape[1]))
+    best = best_columns(local.scores, min(task.how.k, local.scores.shape[1]))
     top = local.scores.gather(1, best).view(*score.shape, -1) + local.offset[..., None]
     stay = stay_scores(task, score)
     m = thresholds(task, top, stay, finished)  # line 7: Algorithm 2, line 3
