@@ -94,7 +94,7 @@ for _ in range({times}):
 def repeated(mlm: Path, out: Path, *, times: int) -> list[float]:
     """Megabytes after each of so many `sample` commands, plots and all, in one process."""
     words = ["sample", "--mlm", str(mlm), "--text", "A[MASK]", "--chains", "2", "--quiet"]
-    words += ["--sweeps", "20", "--burn-in", "3", "--out", str(out)]
+    words += ["--sweeps", "20", "--burn-in", "3", "--out", str(out), "--overwrite"]
     code = REPEATED.format(times=times, words=words)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [float(line[3:]) for line in done.stdout.splitlines() if line.startswith("MB ")]

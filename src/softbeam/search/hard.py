@@ -19,8 +19,7 @@ from softbeam.search.decoders import (
     forced_scores,
     selected,
 )
-from softbeam.search.soft.cells import best_tokens
-from softbeam.tensors import draw, gather, length_mask, nucleus, output_lengths
+from softbeam.tensors import best_columns, draw, gather, length_mask, nucleus, output_lengths
 from softbeam.types import Decoder, Hypotheses, State
 
 Choose = Callable[[Tensor], Tensor]  # scores of a step -> a token for each row
@@ -275,7 +274,7 @@ def best_of_rows(
         return base[rows] + (scores if log_z is None else scores - log_z[rows])
 
     n = min(k, local.shape[1])
-    token = best_tokens(local, min(n + 1, local.shape[1]))
+    token = best_columns(local, min(n + 1, local.shape[1]))
     top = local.gather(1, token)
     total = summed(checked_scores(top))
     token, order = token.sort(-1)

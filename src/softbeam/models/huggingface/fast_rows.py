@@ -19,27 +19,15 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
+from softbeam.models.huggingface.packed import Linear, packed, stamp
+
 CELLS = 4096  # cells of a batch, whose states then stay in the processor's cache
-LARGE = 1024  # rows of an output layer that gains by being packed
 
 Transform = Callable[[Tensor], Tensor]
 Rotate = Callable[..., tuple[Tensor, Tensor]]  # of queries and keys, by cosines and sines
-
-
-class Linear(NamedTuple):
-    """A linear layer: weights, which may be packed for oneDNN, and a bias."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __call__(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows wide"]:
-        if not self.weight.is_mkldnn:
-            return linear(x, self.weight, self.bias)
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return y
 
 
 class Layer(NamedTuple):
@@ -202,22 +190,6 @@ def layer_of(module: Any) -> Layer:
         norm_first,
         attention.num_attention_heads,
     )
-
-
-def packed(output: Linear) -> Linear:
-    """An output layer that is packed for oneDNN if it is large and this build can do it."""
-    weight, bias = output
-    if weight.dtype != torch.float32 or weight.device.type != "cpu" or len(weight) < LARGE:
-        return output
-    try:
-        return Linear(torch.ops.mkldnn._reorder_linear_weight(weight, None), bias)
-    except (AttributeError, RuntimeError):
-        return output
-
-
-def stamp(model: nn.Module) -> list[tuple[int, int]]:
-    """Numbers that change when a model's weights do."""
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
 
 
 def same(x: Tensor) -> Tensor:

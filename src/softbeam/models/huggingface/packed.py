@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+LARGE = 1024  # outputs of a layer that gains by being packed
+
 
 class Linear(NamedTuple):
     """A linear layer: weights, which may be packed for oneDNN, and a bias."""
@@ -21,9 +23,9 @@ class Linear(NamedTuple):
 
 
 def packed(layer: Linear) -> Linear:
-    """The layer, packed for oneDNN if this build can do it."""
+    """The layer, packed for oneDNN if it is large and this build can do it."""
     weight, bias = layer
-    if weight.dtype != torch.float32 or weight.device.type != "cpu":
+    if weight.dtype != torch.float32 or weight.device.type != "cpu" or len(weight) < LARGE:
         return layer
     try:
         return Linear(torch.ops.mkldnn._reorder_linear_weight(weight, None), bias)
