@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from softbeam.models.huggingface import fast_rows
+from softbeam.models.huggingface import fast_rows, packed
 from softbeam.models.huggingface.fast_rows import FastRows
 from softbeam.models.huggingface.masked import HfMaskedLM
 from support.tiny_bert import ROWS, SIZES, letter_tokenizer, small
@@ -76,7 +76,7 @@ def test_the_first_layer_computes_each_token_in_its_place_once():
 
 @pytest.mark.parametrize("family", FAST)
 def test_a_packed_output_layer_gives_the_same_scores(family, monkeypatch):
-    monkeypatch.setattr(fast_rows, "LARGE", 1)
+    monkeypatch.setattr(packed, "LARGE", 1)
     mlm = HfMaskedLM(small(family), letter_tokenizer())
     assert mlm.fast and FastRows(mlm.model).output.weight.is_mkldnn
     prompts = mlm.encode(TEXTS)
@@ -90,7 +90,7 @@ def test_a_build_that_cannot_pack_does_without(monkeypatch):
     def refuse(*args: object) -> None:
         raise RuntimeError("not built with oneDNN")
 
-    monkeypatch.setattr(fast_rows, "LARGE", 1)
+    monkeypatch.setattr(packed, "LARGE", 1)
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", refuse)
     mlm = HfMaskedLM(small("bert"), letter_tokenizer())
     assert mlm.fast and not FastRows(mlm.model).output.weight.is_mkldnn
