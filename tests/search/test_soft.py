@@ -270,14 +270,28 @@ def only(decoder: ToyDecoder, row: int) -> ToyDecoder:
 
 
 @pytest.mark.slow
-@names
 @pytest.mark.parametrize("eos", [None, EOS])
-@pytest.mark.parametrize("vocab,k", [(5, 3), (3, 5)])
-def test_a_padded_batch_is_its_rows_one_at_a_time(eos, vocab, k, form):
-    toy, costs = ToyDecoder(vocab=vocab, batch=3), random_costs(3, 4, vocab)
+@pytest.mark.parametrize(
+    ("form", "vocab", "k", "alpha"),
+    [
+        (REFERENCE, 5, 3, 0.8),
+        (REFERENCE, 3, 5, 0.8),
+        (FAST, 5, 3, 0.8),
+        (FAST, 3, 5, 0.8),
+        (Form(candidates=8, tolerance=1e-9), 40, 3, 2.0),
+        (Form(candidates=4, tolerance=1e-9), 9, 2, 10.0),
+    ],
+    ids=["reference", "reference, wide", "dense", "dense, wide", "pooled", "pooled, narrow"],
+)
+def test_a_padded_batch_is_its_rows_one_at_a_time(form, vocab, k, alpha, eos):
+    """A pool depends on the batch, but only within its tolerance."""
+    scale = 8.0 if form.candidates else 1.5  # few cells have any mass
+    toy, costs = ToyDecoder(vocab=vocab, batch=3, scale=scale), random_costs(3, 4, vocab)
     lengths = torch.tensor([4, 1, 2])
     costs[1, 1:] = costs[2, 2:] = 1e6  # padding must not matter
-    options = {"k": k, "alpha": 0.8, "eos": eos, "form": form}
+    options = {"k": k, "alpha": alpha, "eos": eos, "form": form}
+    if form.candidates:  # a pool was enough
+        assert 0 < soft_beam(toy, costs, lengths=lengths, **options).dropped.max() < 1e-9
     for function in (soft_beam_loss, soft_beam_max):
         whole = function(toy, costs, lengths=lengths, **options)
         for row in range(3):
