@@ -4,7 +4,7 @@ import pytest
 
 from support.memory import Measured, endless, growth, slope, watched
 
-WARM, ENOUGH = 40_000, 120_000  # bytes of samples, about 180 and 550 lines
+WARM, ENOUGH = 80_000, 160_000  # bytes of samples, about 360 and 730 lines
 LIMIT = 1.0  # megabytes in between: 3 kB a line
 
 
