@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from softbeam.errors import UserError
 from softbeam.sampling.certificates import Certificate, certify
-from softbeam.sampling.delayed import delayed_metropolis_hastings
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import (
@@ -76,11 +75,6 @@ KERNELS = {
         ),
         2,
         "kept rows, early rejection of large energies; local energies only",
-    ),
-    "delayed-block": Named(
-        lambda mlm, energy: delayed_metropolis_hastings(energy, MaskedConditionals(mlm)),
-        2,
-        "kept rows, two sites together, which decide before the others",
     ),
     "nucleus": Named(
         lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, nucleus=0.6)),

@@ -44,7 +44,6 @@ VARIANTS = {
     "mixture": {"nucleus": 0.7, "epsilon": 0.1, "proposal_temperature": 0.8},
     "gibbs": {"kernel": "gibbs"},
     "exact gibbs": {"kernel": "exact-gibbs"},
-    "delayed": {"kernel": "delayed", "block": 2},
     "annealed": {"anneal": (1.0, -0.4, 0.05)},
     "forced": {"forced": 1},
     "greedy": {"start": "greedy"},
@@ -87,7 +86,7 @@ def test_everything_may_be_free_and_then_only_the_frame_stays(mlm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["mh", "delayed", "gibbs", "exact-gibbs"])
+@pytest.mark.parametrize("kernel", ["mh", "gibbs", "exact-gibbs"])
 @pytest.mark.parametrize("start", ["in-turn", "greedy", "random"])
 def test_allowed_tokens_alone_are_sampled(mlm, kernel, start):
     config = replace(SMALL, allowed=("A", "K"), kernel=kernel, start=start)

@@ -95,8 +95,7 @@ def sweep_rows(mlm: TextModel, group: Sampler, config: SamplingConfig, changed: 
     """Estimate the number of masked rows that the model gets in a sweep of a group.
 
     A proposal needs a row of each chain, unless an earlier energy has it. The energy of a changed
-    text needs a row for each of its sites, or fewer if acceptance is delayed. Exact Gibbs tries all
-    tokens.
+    text needs a row for each of its sites. Exact Gibbs tries all tokens.
     """
     sites = (counted_sites(mlm, group.tokens) | group.free).sum(-1)
     steps, size = blocks_of(group, config)

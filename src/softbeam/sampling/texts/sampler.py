@@ -26,7 +26,6 @@ from softbeam.sampling.chains import (
     fill_randomly,
     run_chains,
 )
-from softbeam.sampling.delayed import delayed_metropolis_hastings
 from softbeam.sampling.energies import LocalEnergy, RawEnergy, WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.fitting_rows import FittingRows
@@ -85,11 +84,10 @@ class Ingredients(NamedTuple):
     conditionals: MaskedConditionals  # of the model, at temperature 1
 
 
-# The kernels "mh" and "delayed" have a new cache in each sweep. So a sweep depends on its first
-# state alone, and continuing from a checkpoint repeats it to the last bit.
+# The kernel "mh" has a new cache in each sweep. So a sweep depends on its first state alone, and
+# continuing from a checkpoint repeats it to the last bit.
 KERNELS: dict[str, Callable[[Ingredients, float], Kernel]] = {
     "mh": lambda of, t: fast_metropolis_hastings(of.energy, of.propose, temperature=t),
-    "delayed": lambda of, t: delayed_metropolis_hastings(of.energy, of.propose, temperature=t),
     "gibbs": lambda of, t: degenerate_gibbs(of.propose, of.energy),
     "exact-gibbs": lambda of, t: exact_gibbs(of.energy, allowed=of.allowed, temperature=t),
 }

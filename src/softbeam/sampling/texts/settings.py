@@ -28,8 +28,7 @@ class SamplingConfig:
         energy: the target is exp(-energy); local sums log-probabilities, raw sums logits
         temperature: temperature of the target
         anneal: start,slope,floor of a temperature of the target that changes with every sweep
-        kernel: mh (exact); delayed (exact, cheaper if most blocks are refused); exact-gibbs (exact,
-            slow); gibbs (accepts every proposal, not exact)
+        kernel: mh (exact); exact-gibbs (exact, slow); gibbs (accepts every proposal, not exact)
         proposal: masked (the model's conditional distributions) or uniform
         proposal_temperature: temperature of the proposals alone
         nucleus: propose only tokens of the smallest set that has this probability
@@ -59,7 +58,7 @@ class SamplingConfig:
     energy: Literal["local", "raw"] = "local"
     temperature: float = 1.0
     anneal: tuple[float, float, float] | None = None
-    kernel: Literal["mh", "delayed", "gibbs", "exact-gibbs"] = "mh"
+    kernel: Literal["mh", "gibbs", "exact-gibbs"] = "mh"
     proposal: Literal["masked", "uniform"] = "masked"
     proposal_temperature: float = 1.0
     nucleus: float = 1.0
