@@ -20,6 +20,7 @@ from softbeam.data.readers import (
     read_supertags,
     read_tsv,
 )
+from softbeam.data.tasks import Tagging
 from softbeam.errors import UserError
 
 LAWS = settings(
@@ -72,6 +73,30 @@ def test_germeval_columns_with_headers_and_a_trailing_tab(tmp_path):
             Example(('"',), ("O",)),
         ]
     assert [x.target for x in read_columns(path, word=1, comment="#\t")] == [("O", "O"), ("B-LOC",)]
+
+
+CONLLU = """# sent_id = 1
+# text = Vámonos al # mar
+1-2	Vámonos	_	_	_	_	_	_	_	_
+1	Vamos	ir	VERB	V	_	0	root	_	_
+2	nos	nosotros	PRON	P	_	1	obj	_	_
+2.1	ya	ya	ADV	_	_	_	_	_	_
+3	#	#	SYM	F	_	1	obl	_	SpaceAfter=No
+
+# sent_id = 2
+1	New York	New York	PROPN	N	_	0	root	_	_
+"""
+
+
+def test_universal_dependencies_are_read_by_the_name_of_their_file(tmp_path):
+    path = str(write(tmp_path / "es.conllu", CONLLU))
+    parts = [(("Vamos", "nos", "#"), ("VERB", "PRON", "SYM")), (("New York",), ("PROPN",))]
+    assert Tagging().read_labelled(path) == [Example(*part) for part in parts]
+    xpos = Tagging(tag=4).read_labelled(path)
+    assert [example.target for example in xpos] == [("V", "P", "F"), ("N",)]
+    write(tmp_path / "es.conllu", CONLLU.replace("\t_\tSpaceAfter=No", ""))
+    with pytest.raises(UserError, match="line 7: expected 10 columns, found 8"):
+        Tagging().read_labelled(path)
 
 
 def test_document_marks_end_a_sentence_and_are_left_out(tmp_path):

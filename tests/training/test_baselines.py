@@ -13,6 +13,7 @@ from softbeam.training.baselines import (
     answers,
     as_text,
     baselines,
+    stage_warning,
     warning,
 )
 from softbeam.training.kinds import KINDS
@@ -99,3 +100,20 @@ def test_a_model_that_is_no_better_is_warned_of(kind, metrics, figure, warned):
     assert (text is not None) is warned
     if text:
         assert text.startswith("WARNING: THIS MODEL IS NO BETTER THAN") and "--minutes" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        ("tagging", 61.0, 60.5, "dev 60.50 against 61.00"),
+        ("tagging", 60.5, 60.5, None),
+        ("tagging", 60.5, 61.0, None),
+        ("transcription", -20.0, -21.5, "dev 21.50 against 20.00"),  # an error rate
+        ("transcription", -21.5, -20.0, None),
+        ("tagging", None, 61.0, None),  # a single stage
+    ],
+)
+def test_a_second_stage_below_the_first_is_told(kind, first, second, expected):
+    stages = {"pretrain": {"score": first}, "finetune": {"score": second}}
+    text = stage_warning(KINDS[kind], {k: v for k, v in stages.items() if v["score"] is not None})
+    assert (text is None) if expected is None else (text is not None and expected in text)

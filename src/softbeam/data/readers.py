@@ -26,7 +26,7 @@ Record = TypeVar("Record")
 Result = TypeVar("Result")
 
 DOCUMENT_MARK = b"-DOCSTART-"
-SENTENCE_HEADER = "# sent_id = "
+SENTENCE_HEADER = b"# sent_id = "
 BLANK_CHOICES = ("bad", "skip", "keep")
 LONGEST = 10**6  # bytes of a line
 VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW".split()
@@ -101,7 +101,24 @@ def read_columns(
         cells = split(line)
         return _filled(line, (cells[word], cells[tag]), "a word and a tag")
 
-    return _read_sentences(path, parse, comment, bad)
+    return _read_sentences(path, parse, re.escape(comment.encode()) if comment else None, bad)
+
+
+def read_conllu(
+    path: FilePath, *, word: int = 1, tag: int = 3, bad: BadLines | None = None
+) -> list[Example]:
+    """Read the sentences of a CoNLL-U file: words and their universal part of speech.
+
+    Other columns can be chosen as in `read_columns`. Comments are left out, and so are the lines of
+    contractions (3-4) and empty nodes (8.1), which are no words of the annotation.
+    """
+    split = _Splitter(separator="\t", least=10, width=10)
+
+    def parse(line: Line) -> tuple[str, str]:
+        cells = split(line)
+        return _filled(line, (cells[word], cells[tag]), "a word and a tag")
+
+    return _read_sentences(path, parse, rb"#|\d+[-.]\d+\t", bad)
 
 
 def read_supertags(
@@ -332,12 +349,15 @@ def _collect(
 def _read_sentences(
     path: FilePath,
     parse: Callable[[Line], tuple[str, str]],
-    comment: str | None,
+    left_out: bytes | None,
     bad: BadLines | None,
 ) -> list[Example]:
-    """Read blocks of lines between blank lines, and parse each line to a word and its label."""
-    prefix = comment.encode() if comment else None
-    lines = (line for line in numbered_lines(path) if not (prefix and line.raw.startswith(prefix)))
+    """Read blocks of lines between blank lines, and parse each line to a word and its label.
+
+    Lines that begin with a match of the expression `left_out` are left out.
+    """
+    no_token = re.compile(left_out or b"(?!)")
+    lines = (line for line in numbered_lines(path) if not no_token.match(line.raw))
 
     def parse_block(block: list[Line]) -> Example:
         words, labels = zip(*map(parse, block), strict=True)

@@ -35,8 +35,9 @@ class Tagging(Task):
         train: training file, plain or .gz.
         dev: development file; without one a share of the training sentences is held out.
         test: test file, if there is one.
-        word: column of the token, counted from 0; negative numbers count from the end.
-        tag: column of the label.
+        word: column of the token, counted from 0; negative numbers count from the end. In .conllu
+            files the default is column 1.
+        tag: column of the label; in .conllu files the default is column 3, the part of speech.
         separator: what separates columns; any white space if not given.
         comment: lines that start with this are left out.
         dev_share: share of the training sentences held out when there is no dev file.
@@ -72,6 +73,9 @@ class Tagging(Task):
         if is_auto(path):
             command = f"softbeam train ccg --data.train {path} --data.dev FILE"
             raise UserError(f"{path} has CCG derivations, not columns: give it to {command}")
+        if path.removesuffix(".gz").endswith(".conllu"):
+            tag = 3 if self.tag == -1 else self.tag  # the last column has no labels
+            return readers.read_conllu(path, word=self.word or 1, tag=tag, bad=bad)
         return readers.read_columns(
             path,
             word=self.word,

@@ -81,3 +81,20 @@ def warning(kind: Kind, metrics: Mapping[str, Any], figures: Mapping[str, float]
         f"({metric} {metrics[metric]:.2f} against {figures[best]:.2f}): give training more time "
         "(--minutes 10), more sentences, or another learning rate (--lr)"
     )
+
+
+def stage_warning(kind: Kind, stages: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Warn if the second stage ended below the first on dev; the run has the second's weights.
+
+    Args:
+        kind: of the task.
+        stages: how each stage ended, with the score of its best weights.
+    """
+    scores = [kind.sign * stage["score"] for stage in stages.values()]
+    if len(scores) < 2 or kind.sign * scores[-1] >= kind.sign * scores[0]:
+        return None
+    return (
+        f"WARNING: THE SECOND STAGE ENDED BELOW THE FIRST (dev {scores[-1]:.2f} against "
+        f"{scores[0]:.2f}): give it more epochs (--finetune.epochs), another learning rate "
+        "(--finetune.lr) or another objective"
+    )

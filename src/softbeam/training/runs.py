@@ -79,9 +79,13 @@ class Run:
         return kind_of(self.config.data)
 
     def warning(self) -> str | None:
-        """Return a warning if the run is no better on dev than counting; None if it is better."""
+        """Return a warning if the run is no better on dev than counting, or than its first stage.
+
+        None if it is better than both.
+        """
         figures = self.summary.get("baselines")  # runs of earlier versions have none
-        return baselines.warning(self.kind, self.summary["metrics"], figures) if figures else None
+        text = figures and baselines.warning(self.kind, self.summary["metrics"], figures)
+        return text or baselines.stage_warning(self.kind, self.summary.get("stages", {}))
 
     def with_split(
         self, split: str, examples: Iterable[Pair], *, title: str = "given examples"
