@@ -115,18 +115,22 @@ BENCHES = {
 }
 
 
-# What `bench all` runs, in this order.
-ALL = (
+BERT = "sampler --models bert-mini --burn-in 10 --long 20 --steps 8"
+ALL = (  # what `bench all` runs, in this order
     "train",
-    "soft-beam",
-    "soft-beam --normalize true",
+    "soft-beam --k 1,3",
+    "soft-beam --k 1,3 --normalize true --memory false",
     "soft-beam --model transformer --k 1,3",
-    "soft-beam --model transformer --k 1,3 --normalize true",
+    "soft-beam --model transformer --k 1,3 --normalize true --memory false",
     "decode",
     "growth",
     "exact",
-    "sampler",
-    "score",
+    BERT,
+    f"{BERT} --vocab 8000 --memory false",
+    f"{BERT} --block 4 --memory false",
+    f"{BERT} --vocab 8000 --block 4 --memory false",
+    "sampler --models sapiens-vh --chains 4 --steps 2 --burn-in 0 --long 1 --memory false",
+    "score --models bert-mini,bert-12-256,sapiens-vh",
 )
 
 

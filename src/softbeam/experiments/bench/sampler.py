@@ -4,12 +4,14 @@ The forms take turns. Ratios are medians over the turns of processor time, which
 machine disturbs less than time by the clock; proposals/s are by the clock. The fast form first runs
 the burn-in, so that words are proposed repeatedly as often as they are at stationarity. All forms
 give the same chains, so one long run gives the effective sample size (ESS) of a sweep, and a form's
-ESS/s is this times its sweeps/s. Each form's peak of memory is measured in a process of its own,
-without what the imports take.
+ESS/s is this times its sweeps/s. Waits are reads of values by the program, at most so many with an
+accelerator. Each form's peak of memory is measured in a process of its own, without what the
+imports take.
 """
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from softbeam.experiments.bench.trained_mlm import trained_mlm
 from softbeam.models.catalogue import load_mlm
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.masked import TransformerMlm
+from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.sampling.chains import ConstantBlocks, Plan, partition, run_chains, trace
 from softbeam.sampling.diagnostics import bulk_ess
 from softbeam.sampling.energies import LocalEnergy
@@ -37,6 +40,10 @@ from softbeam.types import ChainState, Kernel, StepInfo
 FORMS = ("2T+1 passes", "T+1 passes", "reference", "fast", "fast, early rejection")
 SITES_A_ROUND = 5
 REACTION = "CC(=O)O.OCC>>CC(=O)OCC"
+HEAVY_CHAIN = (  # of trastuzumab, 120 residues
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+    "SRWGGDGFYAMDYWGQGTLVTVSS"
+)
 
 
 class Setting(NamedTuple):
@@ -58,7 +65,7 @@ def setting(
     block: int = 1,
     double: bool = False,
 ) -> Setting:
-    """A model with a start for each chain: held-out captions, frequent words, or one reaction."""
+    """A model with a start for each chain: held-out captions, frequent words, or one molecule."""
     if model == "multi30k":
         trained = trained_mlm(updates=updates)
         rows = [row for row in trained.held_out if len(row) == time][:chains]
@@ -75,7 +82,7 @@ def setting(
         prompts = loaded.encode(texts)
         return Setting(loaded, prompts.tokens, ~prompts.frozen, block)
     loaded = load_mlm(model, dtype="float64" if double else "float32")
-    prompts = loaded.encode([REACTION] * chains)
+    prompts = loaded.encode([HEAVY_CHAIN if model.endswith("-vh") else REACTION] * chains)
     return Setting(loaded, prompts.tokens, ~prompts.frozen, block)
 
 
@@ -202,6 +209,8 @@ def compare_forms(case: Setting, *, steps: int, repeats: int) -> dict[str, dict[
         for name, other in zip(("over_2t_1", "over_t_1"), FORMS, strict=False):
             pairs = zip(processor[other], processor[form], strict=True)
             speeds[form][name] = statistics.median(a / b for a, b in pairs)
+        step = partial(take_steps, kernels[form].kernel, states[form], blocks, repeats)
+        speeds[form]["waits_per_step"] = count_synchronizations(step) / steps
     return speeds
 
 
@@ -279,14 +288,9 @@ def run(
         progress: called with lines of text as they are known.
     """
     rows = []
+    sizes = {"chains": chains, "time": time, "updates": updates}
+    options: dict[str, Any] = sizes | {"vocab": vocab, "block": block}
     for model in models:
-        options: dict[str, Any] = {
-            "chains": chains,
-            "time": time,
-            "updates": updates,
-            "vocab": vocab,
-            "block": block,
-        }
         case = setting(model, **options)
         sites, words = int(case.free[0].sum()), len(case.mlm.allowed)
         progress(
@@ -304,25 +308,25 @@ def run(
         same = identical(exact, steps=min(steps, 16))
         for form, figures in forms.items():
             sweeps_per_s = figures["proposals_per_s"] * block / sites / len(case.tokens)
+            figures["seconds_per_sweep"] = 1 / sweeps_per_s
             figures["ess_per_s"] = chain["ess_per_sweep"] * sweeps_per_s
             figures["identical_in_float64"] = same[form]
             if memory:
                 figures["peak_mb"] = in_child(two_steps, form, model, **options)["peak_mb"]
-            peak = f"  {figures['peak_mb']:5.0f} MB" if memory else ""
-            progress(
-                f"  {form:22} {figures['proposals_per_s']:8.1f} proposals/s  "
-                f"{figures['rows_per_proposal']:5.1f} rows each  {figures['ess_per_s']:7.3f} ESS/s"
-                f"{peak}  {figures['over_2t_1']:5.1f}x 2T+1  {figures['over_t_1']:5.1f}x T+1  "
-                f"{'same chain' if same[form] else 'ANOTHER CHAIN'}"
-            )
-        rows.append(
-            {
-                "model": model,
-                "vocab": words,
-                "time": sites,
-                "block": block,
-                "chain": chain,
-                "forms": forms,
-            }
-        )
+            progress(form_text(form, figures))
+        row = {"model": model, "vocab": words, "time": sites, "block": block}
+        rows.append(row | {"chain": chain, "forms": forms})
     return {"bench": "sampler", "chains": chains, "steps": steps, "repeats": repeats, "rows": rows}
+
+
+def form_text(form: str, figures: dict[str, float]) -> str:
+    """Write the figures of a form on a line."""
+    peak = f"  {figures['peak_mb']:5.0f} MB" if "peak_mb" in figures else ""
+    sweep, waits = figures["seconds_per_sweep"], figures["waits_per_step"]
+    return (
+        f"  {form:22} {figures['proposals_per_s']:8.1f} proposals/s  {sweep:7.2f} s a sweep  "
+        f"{figures['rows_per_proposal']:5.1f} rows, at most {waits:4.1f} waits a proposal  "
+        f"{figures['ess_per_s']:7.3f} ESS/s{peak}  {figures['over_2t_1']:5.1f}x 2T+1  "
+        f"{figures['over_t_1']:5.1f}x T+1  "
+        f"{'same chain' if figures['identical_in_float64'] else 'ANOTHER CHAIN'}"
+    )
