@@ -13,9 +13,9 @@ from softbeam.search.hard import (
     beam_search,
     best_cells,
     greedy,
-    live_beam_search,
     truncate,
 )
+from softbeam.search.live import live_beam_search
 from support.toys import ToyDecoder, plain_beam, score, sequences
 
 EOS = 1

@@ -8,7 +8,8 @@ from torch import nn
 
 from softbeam.errors import NotFinite
 from softbeam.search.decoders import Forbidding, LocallyNormalized, Wrapped
-from softbeam.search.hard import ancestral_sample, beam_search, greedy, live_beam_search
+from softbeam.search.hard import ancestral_sample, beam_search, greedy
+from softbeam.search.live import live_beam_search
 from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.form import FAST, REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam_loss, soft_beam_max

@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.search.hard import beam_search, greedy, live_beam_search
+from softbeam.search.hard import beam_search, greedy
+from softbeam.search.live import live_beam_search
 from softbeam.types import Hypotheses
 
 VOCAB = 12

@@ -39,7 +39,8 @@ from softbeam.sampling.texts.sampler import sampler
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.schedules import Constant, Moment
 from softbeam.search.decoders import Forbidding, LocallyNormalized
-from softbeam.search.hard import ancestral_sample, beam_search, greedy, live_beam_search
+from softbeam.search.hard import ancestral_sample, beam_search, greedy
+from softbeam.search.live import live_beam_search
 from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.form import Form
 from softbeam.search.tracked import tracked_beam

@@ -7,8 +7,8 @@ from .hard import (
     ancestral_sample as ancestral_sample,
     beam_search as beam_search,
     greedy as greedy,
-    live_beam_search as live_beam_search,
 )
+from .live import live_beam_search as live_beam_search
 from .relaxations import (
     gumbel_softmax as gumbel_softmax,
     soft_argmax as soft_argmax,

@@ -4,7 +4,7 @@ import pytest
 
 from softbeam.errors import UserError
 from softbeam.experiments.bench import decode
-from softbeam.search.hard import live_beam_search
+from softbeam.search.live import live_beam_search
 
 TINY = {"repeats": 1, "vocab": 40, "width": 16, "layers": 1, "k": 2, "steps": 5}
 

@@ -17,7 +17,8 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from softbeam.errors import UserError
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
 from softbeam.search.decoders import LocallyNormalized
-from softbeam.search.hard import beam_search, live_beam_search
+from softbeam.search.hard import beam_search
+from softbeam.search.live import live_beam_search
 
 PAD, EOS, FIRST = 0, 2, 3  # FIRST: the first token that is no special one
 Search = Callable[[Tensor], list[list[int]]]  # sources -> outputs up to and with their end marks
