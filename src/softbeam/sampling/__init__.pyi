@@ -28,6 +28,7 @@ from .energies import (
 )
 from .fast import fast_metropolis_hastings as fast_metropolis_hastings
 from .importance import log_partition as log_partition
+from .informed import informed_metropolis_hastings as informed_metropolis_hastings
 from .kernels import (
     degenerate_gibbs as degenerate_gibbs,
     exact_gibbs as exact_gibbs,

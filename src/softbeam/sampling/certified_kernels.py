@@ -8,6 +8,7 @@ from softbeam.errors import UserError
 from softbeam.sampling.certificates import Certificate, certify
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fast import fast_metropolis_hastings
+from softbeam.sampling.informed import informed_metropolis_hastings
 from softbeam.sampling.kernels import (
     degenerate_gibbs,
     exact_gibbs,
@@ -75,6 +76,11 @@ KERNELS = {
         ),
         2,
         "kept rows, early rejection of large energies; local energies only",
+    ),
+    "informed": Named(
+        lambda mlm, energy: informed_metropolis_hastings(energy),
+        2,
+        "the site and the token that the conditionals favour",
     ),
     "nucleus": Named(
         lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, nucleus=0.6)),
