@@ -2,6 +2,7 @@ from .certificates import (
     Certificate as Certificate,
     certify as certify,
 )
+from .chain_rule import ChainEnergy as ChainEnergy
 from .chains import (
     ConstantBlocks as ConstantBlocks,
     LinearBlocks as LinearBlocks,
