@@ -102,6 +102,22 @@ def nursery():
 
 
 @pytest.fixture(scope="session")
+def farm():
+    """Starts schedulers and workers of Dask."""
+    from support.dask_processes import Farm
+
+    with Farm() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def pair(farm):
+    """A scheduler of Dask and its two workers, for tests that harm neither."""
+    scheduler = farm.scheduler()
+    return scheduler, [farm.worker(scheduler, warm=True) for _ in range(2)]
+
+
+@pytest.fixture(scope="session")
 def letters_mlm(tmp_path_factory) -> Path:
     """The folder of a small masked language model."""
     from support.tiny_bert import write_letter_mlm

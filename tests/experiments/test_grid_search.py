@@ -1,4 +1,4 @@
-"""Sweeps and restarts: runs as cells, the same by one process and by the workers of a queue."""
+"""Sweeps and restarts: runs as cells, the same in one process and in a cluster."""
 
 import json
 from dataclasses import replace
@@ -13,8 +13,8 @@ from softbeam.cli.train import parse_run, seeds_of
 from softbeam.data.tasks import Tagging
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.runtime.cluster import Cluster
 from softbeam.runtime.grid import Workers
-from softbeam.runtime.job_queue import Queue
 from softbeam.training import many
 from softbeam.training.config import RunConfig, Stage
 from support.small_data import write_tagging
@@ -96,30 +96,30 @@ def test_seeds_are_those_of_the_flag_or_the_one_that_all_runs_have(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_queue_trains_the_same_weights(folder, capsys):
+def test_a_cluster_trains_the_same_weights(folder, pair, capsys):
     assert main(words(folder, folder / "alone", "--seeds", "3")) == 0
-    storage = ["--storage", f"sqlite:///{folder}/queue.db", "--seeds", "3"]
-    assert main(words(folder, folder / "queue", *storage)) == 0
+    cluster = ["--cluster", pair[0].address]
+    assert main(words(folder, folder / "cluster", *cluster, "--seeds", "3")) == 0
     assert len(list((folder / "alone").glob("*/model.safetensors"))) == 4
     for path in (folder / "alone").glob("*/model.safetensors"):
-        one, two = load_file(path), load_file(folder / "queue" / path.parent.name / path.name)
+        one, two = load_file(path), load_file(folder / "cluster" / path.parent.name / path.name)
         assert all(torch.equal(one[key], two[key]) for key in one)
 
 
 @pytest.mark.slow
-def test_restarts_by_a_queue_keep_the_same_best(folder):
+def test_restarts_in_a_cluster_keep_the_same_best(folder, pair):
     config = RunConfig(
         data=Tagging(train=str(folder / "a.conll"), dev=str(folder / "b.conll")),
         model=Lstm(embedding=6, hidden=6),
         pretrain=Stage(objective=CrossEntropy(), epochs=2, lr=0.03, tokens=40),
         restarts=3,
     )
-    queue = Workers(queue=Queue(storage=f"sqlite:///{folder}/queue.db"))
+    cluster = Workers(cluster=Cluster(address=pair[0].address))
     alone = many.train(config, folder / "alone", quiet=True)
-    queued = many.train(config, folder / "queue", quiet=True, workers=queue)
-    assert {**alone, "seconds": 0} == {**queued, "seconds": 0}
+    shared = many.train(config, folder / "cluster", quiet=True, workers=cluster)
+    assert {**alone, "seconds": 0} == {**shared, "seconds": 0}
     assert len(set(alone["restart_scores"])) > 1
-    one, two = (load_file(folder / name / "model.safetensors") for name in ("alone", "queue"))
+    one, two = (load_file(folder / name / "model.safetensors") for name in ("alone", "cluster"))
     assert all(torch.equal(one[key], two[key]) for key in one)
     again = many.train(replace(config, seed=2), folder / "alone", quiet=True, overwrite=True)
     assert again["restart_scores"] != alone["restart_scores"], "it begins anew"

@@ -45,16 +45,18 @@ def command(what, out):
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_queue_give_the_same_cells(finished, short_corpora, tmp_path, monkeypatch):
+def test_a_cluster_gives_the_same_cells(finished, short_corpora, farm, tmp_path, monkeypatch):
     """Projections wait until the models that they project are there."""
     monkeypatch.setenv("SOFTBEAM_DATA", str(short_corpora))
-    storage = ["--storage", f"sqlite:///{tmp_path}/queue.db"]
-    assert main([*command("table-6.1", tmp_path), *storage, "--seeds", "1"]) == 0
-    alone, queued = (
+    scheduler = farm.scheduler()
+    farm.worker(scheduler, warm=True, variables={"SOFTBEAM_DATA": str(short_corpora)})
+    cluster = ["--cluster", scheduler.address, "--seeds", "1"]
+    assert main([*command("table-6.1", tmp_path), *cluster]) == 0
+    alone, shared = (
         {cell["key"]: without_time(cell["result"]) for cell in record(out, "table-6.1")["cells"]}
         for out in (finished, tmp_path)
     )
-    assert queued.items() <= alone.items() and len(queued) > 20
+    assert shared.items() <= alone.items() and len(shared) > 20
 
 
 def without_time(result):

@@ -33,8 +33,6 @@ WORK = {  # the function that does a command's work, once its words are understo
     "train": "softbeam.training.many.train",
     "compare": "softbeam.experiments.compare.compare",
     "sweep": "softbeam.experiments.grid_search.sweep",
-    "worker": "softbeam.runtime.job_queue.opened",
-    "worker --submit": "softbeam.runtime.workers.submit",
     "evaluate": "softbeam.training.runs.load_run",
     "decode": "softbeam.training.runs.load_run",
     "analyze": "softbeam.reports.analysis.analyze",

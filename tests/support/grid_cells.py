@@ -70,3 +70,8 @@ def patient(cell: Cell, folder: Path) -> dict[str, Any]:
         while not seen:
             time.sleep(0.05)
     raise KeyboardInterrupt(seen[0])
+
+
+def deadly_one(cell: Cell, folder: Path) -> dict[str, Any]:
+    """The square; the cell of 2 kills whoever runs it."""
+    return deadly(cell, folder) if cell.x == 2 else square(cell, folder)

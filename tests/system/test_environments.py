@@ -34,12 +34,10 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
     ),
     "track": ("tensorboard", f"{TRAIN} --tensorboard true"),
     "cluster": (
-        "optuna",
-        "worker --storage sqlite:///queue.db",
-        "worker --submit 2 --storage sqlite:///queue.db",
-        f"{TRAIN.replace('train', 'sweep', 1)} --over pretrain.lr=0.1,0.2 --storage sqlite:///queue.db",
-        f"{TRAIN} --restarts 2 --storage sqlite:///queue.db",
-        "reproduce table-6.1 --preset tiny --storage sqlite:///queue.db",
+        "distributed",
+        f"{TRAIN.replace('train', 'sweep', 1)} --over pretrain.lr=0.1,0.2 --cluster local:2",
+        f"{TRAIN} --restarts 2 --cluster local:2",
+        "reproduce table-6.1 --preset tiny --cluster local:2",
     ),
     "bench": ("minicons", "bench score"),
 }

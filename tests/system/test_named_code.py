@@ -215,7 +215,7 @@ def test_classes_of_the_allowlist_are_ours_and_have_no_field_for_a_function():
             assert "Callable" not in str(field.type) and "Any" not in str(field.type), field
 
 
-def test_a_queue_can_name_no_other_function_and_no_other_folder():
+def test_a_cell_can_name_no_other_function_and_no_other_folder():
     for name in ("softbeam.runtime.cells:import_module", "softbeam.training.runs:load_run"):
         with pytest.raises(UserError, match="is not a function of softbeam that computes cells"):
             work_named(name)

@@ -19,7 +19,9 @@ from softbeam.runtime.signals import ending
 
 if TYPE_CHECKING:
     from softbeam.cli import failures, parser
+    from softbeam.runtime import cluster as clusters
 else:
+    clusters = lazy("softbeam.runtime.cluster")
     failures, parser = lazy("softbeam.cli.failures"), lazy("softbeam.cli.parser")
 
 
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if ranks.world() > 1 and words[0] not in TOGETHER:
             raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
         more, modules = allowed_by(words[1:])
-        with ending(), allowing(modules):
+        with ending(), allowing(modules), clusters.kept_open():
             code = COMMANDS[words[0]](more)
             sys.stdout.flush()  # here, where a closed pipe is noticed
             return code
@@ -193,11 +195,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
             "report",
             "Reproduce a table of the thesis: "
             "softbeam reproduce table-6.1 [--preset cpu] [--jobs 2]",
-        ),
-        Command(
-            "worker",
-            "worker",
-            "Run cells that wait in a database: softbeam worker --storage sqlite:///FILE",
         ),
         Command(
             "sample",

@@ -5,7 +5,8 @@ MANY_RUNS = """\
   --accept-changed-inputs  go on although data or weights of runs in DIR have changed; recorded
   --search NAME     how dev is searched; so any other flag of `softbeam train RECIPE --help`
   --jobs N          processes here, 1 if not given
-  --storage URL     a database, from which any number of `softbeam worker` take runs (--study NAME)
+  --cluster WHERE   a Dask cluster: tcp://HOST:8786, tls://…, local:4, a scheduler file, .yaml
+  --dashboard       print the address of the cluster's page
   --allow-module    NAME: let settings name classes of a module of your own
   --quiet           no progress
   --json            the figures as a last line of JSON

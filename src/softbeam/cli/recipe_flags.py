@@ -7,7 +7,7 @@ from softbeam.objectives import OBJECTIVES
 from softbeam.schedules import SCHEDULES
 from softbeam.training.searches import SEARCHES
 
-COMMAND_FLAGS = ("--out", "--try", "--over", "--seeds", "--split", "--jobs", "--storage", "--study")
+COMMAND_FLAGS = ("--out", "--try", "--over", "--seeds", "--split", "--jobs", "--cluster")
 
 
 def nested_flags(recipe: Any) -> set[str]:

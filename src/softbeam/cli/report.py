@@ -15,7 +15,7 @@ from softbeam.cli.parser import (
     say_json,
     whole_numbers,
 )
-from softbeam.cli.worker import worker_arguments, workers_of
+from softbeam.cli.workers import worker_arguments, workers_of
 from softbeam.errors import check_range
 from softbeam.runtime import outputs
 from softbeam.runtime.devices import check_name
@@ -159,7 +159,8 @@ def reproduce(words: list[str]) -> int:
     folder = Path(parsed.run) if parsed.run else None
     names = ("preset", "seeds", "distinct", "start", "quiet", "accept_changed_inputs")
     knobs = {name: parsed[name] for name in names}
-    parsed.jobs = os.cpu_count() or 1 if parsed.jobs is None else parsed.jobs
+    if parsed.jobs is None:
+        parsed.jobs = 1 if parsed.cluster is not None else os.cpu_count() or 1
     knobs["workers"] = workers_of(parsed)
     out, started, records = Path(parsed.out), time.monotonic(), []
     if parsed.what == ALL:

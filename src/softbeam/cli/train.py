@@ -29,7 +29,7 @@ from softbeam.cli.parser import (
 )
 from softbeam.cli.recipe_flags import COMMAND_FLAGS, nested_flags
 from softbeam.cli.stages import stage_aliases
-from softbeam.cli.worker import worker_arguments, workers_of
+from softbeam.cli.workers import worker_arguments, workers_of
 from softbeam.data.parallel import Translation
 from softbeam.errors import UserError
 from softbeam.models import specs

@@ -1,6 +1,6 @@
 """Modules of the user's own whose classes and functions a file may name.
 
-Configurations and queued cells name softbeam's own classes and functions. Whatever else they name
+Configurations and cells name softbeam's own classes and functions. Whatever else they name
 would be imported and called, so that it needs the user's word: `--allow-module NAME` on the
 command line, or `allow_modules` in Python. Nothing in a file can give that word.
 """

@@ -86,7 +86,7 @@ def records(done: Iterable[tuple[Any, Result]], folder: Path) -> list[dict[str, 
 
 # Names by which another process finds the same function and the same cell
 
-WORK = (  # the functions of softbeam that compute cells: a queue can name no other ones
+WORK = (  # the functions of softbeam that compute cells: a worker runs no other ones
     "softbeam.training.many:train_planned",
     "softbeam.training.many:train_quietly",
     "softbeam.experiments.energies.cells:run",

@@ -1,4 +1,4 @@
-"""Compute a grid of cells in this process, in several processes, or by the workers of a queue.
+"""Compute a grid of cells in this process, in several processes, or in a Dask cluster.
 
 A cell that has a result is not computed again. A grid that was killed therefore resumes where it
 stopped, also with other workers or more cells.
@@ -9,13 +9,11 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +22,9 @@ from softbeam.errors import UserError, check_range
 from softbeam.runtime import inputs, locks, outputs, ranks
 from softbeam.runtime.allowed import allow, allowed_modules
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
-from softbeam.runtime.job_queue import PAUSE, Queue, Watch, asking, serve, take
+from softbeam.runtime.cluster import Cluster
+from softbeam.runtime.dispatch import in_cluster
 from softbeam.runtime.progress import Progress, clock
-from softbeam.runtime.signals import ending
 
 if TYPE_CHECKING:
     import torch
@@ -41,23 +39,24 @@ class Workers:
     """The processes that compute the cells of a grid.
 
     Args:
-        jobs: number of processes here; 1 is this process, and 0 leaves all cells to other workers
-            of the queue.
-        queue: where cells wait for workers, here and elsewhere; None for no queue.
+        jobs: number of processes here; 1 is this process.
+        cluster: the Dask cluster that computes all cells instead; None for none.
     """
 
     jobs: int = 1
-    queue: Queue | None = None
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
-        check_range("--jobs", self.jobs, least=1 if self.queue is None else 0, most=MOST_JOBS)
+        check_range("--jobs", self.jobs, least=1, most=MOST_JOBS)
+        if self.cluster is not None and self.jobs > 1:
+            raise UserError(f"--jobs {self.jobs}: --cluster says how many processes there are")
         if not self.alone and ranks.world() > 1:
-            raise UserError("--jobs and --storage cannot be used together with torchrun")
+            raise UserError("--jobs and --cluster cannot be used together with torchrun")
 
     @property
     def alone(self) -> bool:
         """True if this process computes all cells."""
-        return self.jobs == 1 and self.queue is None
+        return self.jobs == 1 and self.cluster is None
 
 
 ALONE = Workers()
@@ -111,8 +110,8 @@ def run_grid(
     missing = list({key(c): c for c in cells if read_result(c, folder) is None}.values())
     with Progress(title, len(cells), quiet=quiet) as progress:
         progress.skip(len(cells) - len(missing))
-        if workers.queue is not None and missing:
-            in_queue(missing, run, folder, workers.jobs, workers.queue, progress)
+        if workers.cluster is not None and missing:
+            in_cluster(missing, run, folder, modules_for(run), workers.cluster, progress)
         elif workers.jobs == 1 or len(missing) <= 1:
             for cell in missing:
                 progress.advance(1, shown(cell, compute(cell, run, folder)))
@@ -146,62 +145,10 @@ def in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def in_queue(
-    cells: Sequence[C],
-    run: Work[C],
-    folder: Path,
-    jobs: int,
-    queue: Queue,
-    progress: Progress,
-) -> None:
-    """Enqueue the cells and wait for their results; this process may also compute some."""
-    with asking(queue) as database, serving(queue, jobs if jobs > 1 else 0, run) as processes:
-        watch = Watch(database, cells, run, folder)
-        while watch.left:
-            here = jobs == 1 and take(database, modules=modules_for(run), taken=lambda cell: None)
-            for cell, seconds in watch.finished():
-                progress.advance(1, shown(cell, seconds))
-            if not here and watch.left:
-                watch.look()
-                if processes and not any(process.is_alive() for process in processes):
-                    raise ended_from_outside(jobs)
-                time.sleep(PAUSE)
-
-
-@contextmanager
-def serving(queue: Queue, jobs: int, run: Work[Any]) -> Iterator[list[BaseProcess]]:
-    """Start `jobs` processes that serve a queue; after the block they finish and end."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    processes: list[BaseProcess] = [
-        context.Process(target=serve_here, args=(queue, modules_for(run), stop))
-        for _ in range(jobs)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        yield processes
-    except KeyboardInterrupt:
-        for process in processes:  # they return their cells to the queue
-            process.terminate()
-        raise
-    finally:
-        stop.set()
-        for process in processes:
-            process.join()
-
-
 def modules_for(run: Work[Any]) -> list[str]:
     """Return the modules that are allowed here, and that of a function of the user's own."""
     own = [] if run.__module__.split(".")[0] == "softbeam" else [run.__module__]
     return [*allowed_modules(), *own]
-
-
-def serve_here(queue: Queue, modules: Sequence[str], stop: Any) -> None:
-    """Serve the queue in a process that `serving` started."""
-    begin(modules)
-    with suppress(KeyboardInterrupt), ending():
-        serve(queue, modules=modules, until=lambda busy: bool(stop.is_set()))
 
 
 def ended_from_outside(jobs: int) -> UserError:

@@ -16,6 +16,7 @@ else:
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
+MANY = 1000  # items, of which not every one gets a line
 EVERY = 60.0  # seconds between two lines of progress, where there is no terminal
 printed = -math.inf  # when the last of these lines was printed, by whatever progress
 
@@ -32,6 +33,7 @@ class Progress:
         self.done: float = 0
         self.skipped: float = 0
         self.started = time.monotonic()
+        self.line = -math.inf  # when `finished` printed its last line
         self.bar: Any = None
         if not quiet and sys.stderr.isatty():
             self.bar, self.task = terminal_bar(title, total)
@@ -53,6 +55,23 @@ class Progress:
         """Count n more items, and show these fields beside the count."""
         self.done += n
         self.within(0.0, shown)
+
+    def finished(self, what: str) -> None:
+        """Count an item, and print a line about it with the rate and the time that is left.
+
+        Of more than a thousand items, at most one line a second is printed.
+        """
+        self.done += 1
+        if self.bar is not None:
+            self.bar.update(self.task, completed=self.done)
+        now = time.monotonic()
+        if self.total > MANY and now - self.line < 1.0 and self.done < self.total:
+            return
+        self.line = now
+        each = (now - self.started) / max(self.done - self.skipped, 1e-9)
+        rate = f"{1 / max(each, 1e-9):.1f}/s" if each < 1 else f"{60 / each:.1f}/min"
+        left = clock((self.total - self.done) * each)
+        self.say(f"{self.title}  {self.done:.0f}/{self.total}  {what}  {rate}  {left} left")
 
     def within(self, share: float, shown: Mapping[str, str] = NOTHING) -> None:
         """Say which share of the next item is done, and show these fields beside the count."""
