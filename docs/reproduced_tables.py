@@ -85,10 +85,13 @@ def verdicts(claims: Sequence[Any]) -> str:
         sure = "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
         p = "" if one["p"] is None else f"{one['p']:.2g}"
         right = f"{one['right']} of {one['repetitions']}"
+        holm = f"{one['p_holm']:.2g}" if one.get("p_holm") is not None else ""
         verdict = one["verdict"] if one["verdict"] == "undecided" else f"**{one['verdict']}**"
         claim = f"{one['claim']} ({one['source']})" if one["source"] else one["claim"]
-        rows.append([verdict, claim, f"{one['effect']:.2f}", sure, p, one["over"] or "", right])
-    head = ["verdict", "claim", "effect", "95 %", "p", "over", "repetitions that agree"]
+        rows.append(
+            [verdict, claim, f"{one['effect']:.2f}", sure, p, holm, one["over"] or "", right]
+        )
+    head = ["verdict", "claim", "effect", "95 %", "p", "Holm", "over", "repetitions that agree"]
     return table(head, rows)
 
 

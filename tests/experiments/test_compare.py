@@ -118,7 +118,7 @@ def test_what_cannot_be_compared_is_said_in_a_sentence(words, more, sentence, ca
 
 
 def test_figures_are_means_spreads_and_paired_differences():
-    gold = [[("a", "b")], [("a", "a")]] * 2
+    gold = [[("a", "b")], [("a", "a")]]
     trial = compare.Trial("one", from_recipe())
     right, wrong = [["a", "b"], ["a", "a"]], [["a", "b"], ["b", "b"]]
     scored = {
@@ -128,7 +128,9 @@ def test_figures_are_means_spreads_and_paired_differences():
     rows = compare.table_rows(scored, trial, gold, [1, 2])
     assert [row["mean"] for row in rows] == [50.0, 75.0]
     assert rows[1]["spread"] == pytest.approx(35.355339)
-    assert rows[1]["against_first"]["difference"] == pytest.approx(25.0)
+    against = rows[1]["against_first"]
+    assert against["difference"] == pytest.approx(25.0) and against["p_value"] > 0.3
+    assert against["p_holm"] == against["p_value"] and against["over"] == "seeds and sentences"
     assert "against_first" not in rows[0]
     assert not {"with raw scores", "whole sentences"} & set(compare.readable(rows)[0])
     some = [rows[0] | {"raw": 1.0}, rows[1]]

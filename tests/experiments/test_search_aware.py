@@ -15,6 +15,7 @@ from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import SelfNormalized
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
+from softbeam.reports.records import rounded
 from softbeam.reports.verdicts import judged
 from softbeam.runtime.cells import read_result
 from softbeam.training.kinds import Scored
@@ -39,24 +40,18 @@ def test_every_figure_of_every_table_has_a_run_and_every_claim_its_figures(prese
 def test_published_figures_bear_out_what_is_claimed():
     """A claim that the printed table contradicts would be a misreading of ours."""
     checked = 0
-    for what, table in TABLES.items():
+    for table in TABLES.values():
         made = table()
-        columns = list(next(iter(made.rows.values())))
-
-        def printed(place, made=made, columns=columns):
-            if isinstance(place, Value) or place.row not in made.published:
-                return None
-            return made.published[place.row][columns.index(place.column)]
-
         for claim in made.claims:
-            figures = [printed(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
-            if None in figures:
-                continue
-            checked += 1
-            gap = figures[0] - figures[1] - sum(figures[2:3]) + sum(figures[3:4])
-            holds = gap > 0 if claim.within is None else abs(gap) <= claim.within
-            assert holds, (what, claim.text, figures)
+            gap = made.printed(claim)
+            if gap is not None:
+                checked += 1
+                assert gap > 0 if claim.within is None else abs(gap) <= claim.within, claim.text
     assert checked > 50
+    table = TABLES["table-4.1"]()
+    first = table.claims[0]
+    assert table.printed(first) == pytest.approx(82.42 - 80.35), "beam less greedy, as printed"
+    assert table.printed(first._replace(better=Value("ner/ce", ("q",)))) is None
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -120,7 +115,6 @@ def test_every_cell_is_in_one_round_and_after_its_start():
 def out(tmp_path_factory, short_corpora):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTBEAM_DATA", str(short_corpora))
-        patch.setattr("softbeam.experiments.search_aware.results.DRAWS", 100)  # of bootstraps
         yield tmp_path_factory.mktemp("tables")
 
 
@@ -159,24 +153,26 @@ def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
         rows={"a": {"x": Value("ner/ce", ("q",))}, "b": {"x": Value("ner/more-ce", ("q",))}},
     )
     cells = {
-        training("cpu", run, seed): {"q": value + seed}
+        training("cpu", run, seed): {"q": value * (1 + seed / 500)}
         for run, value in (("ner/ce", 5.0), ("ner/more-ce", 3.0))
         for seed in (1, 2)
     }
     judge = Judge(cells, "cpu", [1, 2], tmp_path)
     a, b = Place("a", "x"), Place("b", "x")
     claim = Claim("a beats b", "here", a, b)
-    assert judge.verdict(claim, table) == judged("a beats b", [2.0, 2.0], source="here")
+    assert rounded(judge.verdict(claim, table)) == rounded(
+        judged("a beats b", [2.004, 2.008], source="here")
+    )
     back = judge.verdict(claim._replace(better=b, worse=a), table)
-    assert back["verdict"] == "not reproduced" and back["effect"] == -2.0
+    assert back["verdict"] == "not reproduced" and back["effect"] == pytest.approx(-2.006)
     near = judge.verdict(claim._replace(within=3.0), table)
-    assert near["verdict"] == "reproduced" and near["effect"] == 2.0
+    assert near["verdict"] == "reproduced" and near["effect"] == pytest.approx(2.006)
     more = judge.verdict(claim._replace(than=(b, a)), table)
-    assert more["effect"] == 4.0, "a gains 2 over b, b -2 over a"
+    assert more["effect"] == pytest.approx(4.012), "a gains 2 over b, b -2 over a"
     assert judge.verdict(claim._replace(than=(a, b)), table)["effect"] == 0.0
 
 
-@pytest.mark.parametrize(("metric", "over"), [("bleu", "seeds and sentences"), ("chrf", None)])
+@pytest.mark.parametrize(("metric", "over"), [("bleu", "sentences"), ("chrf", None)])
 def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, monkeypatch):
     def scores(cell, decode, folder):
         return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5, mean)
@@ -190,7 +186,10 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
     }
     claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
     told = Judge(cells, "cpu", [1], tmp_path).verdict(claim, Table(title="t", rows=rows))
-    assert (told["effect"], told["over"]) == (1.0, over), "one seed alone has no interval"
+    assert (told["effect"], told["over"]) == (1.0, over), (
+        "one seed alone: nothing is said of others"
+    )
+    assert told["verdict"] == "undecided"
 
 
 @pytest.mark.slow
@@ -220,7 +219,7 @@ def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
 
     def scores(cell, decode, folder):
         shift = noise if cell.run in ("mt/local", "mt/sn-local") else 0.0 * noise
-        return Scored("bleu", list(means[cell.run] + 5 * shift), mean)
+        return Scored("bleu", list(means[cell.run] * (1 + cell.seed / 99) + 5 * shift), mean)
 
     monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
     monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
@@ -235,7 +234,7 @@ def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
     gain = judge.verdict(Claim("gains", "here", local, ce), table)
     more = judge.verdict(Claim("gains more", "here", local, ce, than=(sn_local, sn)), table)
     assert gain["interval"][1] - gain["interval"][0] > 1, "sentences differ in what they gain"
-    assert more["interval"] == pytest.approx([1.0, 1.0]) and more["verdict"] == "reproduced"
+    assert more["interval"][1] - more["interval"][0] < 0.2 and more["verdict"] == "reproduced"
     assert more["over"] == "seeds and sentences"
 
 
@@ -250,7 +249,7 @@ def test_without_outputs_the_seeds_decide(tmp_path):
     claim = Claim("a beats b", "here", Place("a", "x"), Place("b", "x"))
     found = Judge(cells, "cpu", [1, 2], tmp_path).verdict(claim, Table(title="t", rows=rows))
     assert found == judged("a beats b", [1.0, 1.0], source="here")
-    assert found["over"] == "repetitions"
+    assert (found["over"], found["verdict"], found["p"]) == ("repetitions", "undecided", 0.5)
 
 
 def test_results_that_are_not_there_are_named(tmp_path, capsys):

@@ -1,12 +1,11 @@
 """Verdicts on numbers whose answer is plain."""
 
-from statistics import mean, stdev
-
+import numpy as np
 import pytest
-from scipy.stats import t
 
 from softbeam.reports.records import read_record, rounded, write_record
-from softbeam.reports.verdicts import claim_text, judged, over_repetitions
+from softbeam.reports.verdicts import claim_text, is_claim_text, judged, with_holm
+from softbeam.training.significance import sentence_gaps
 
 
 def verdict(*gaps: float, **options) -> str:
@@ -30,31 +29,53 @@ def test_a_small_difference_can_be_claimed():
     assert judged("a = b", [0.5, -3.0], within=1.0)["right"] == 1
 
 
-def test_a_test_over_seeds_and_sentences_decides_where_there_is_one():
-    sure = {"interval": (0.2, 0.9), "p_value": 0.001}
-    found = judged("a > b", [0.1, 0.9, 0.6], tested=sure, source="Table 1")
-    assert found["verdict"] == "reproduced" and found["p"] == 0.001
-    assert found["over"] == "seeds and sentences" and found["interval"] == [0.2, 0.9]
-    wrong = {"interval": (-0.9, -0.2), "p_value": 0.001}
-    assert verdict(-0.1, -0.9, -0.6, tested=wrong) == "not reproduced"
-    assert verdict(1.0, 1.1, 0.9, tested={"interval": (-0.1, 2.0), "p_value": 0.1}) == "undecided"
+def test_the_published_size_makes_two_verdicts_more():
+    small, none = (1.0, 1.1, 0.9), (0.1, -0.1, 0.05)
+    assert verdict(*small, published=1.2) == "reproduced", "the interval is 0.75 to 1.25"
+    assert verdict(*small, published=3.0) == "reproduced smaller"
+    assert verdict(*none, published=0.2) == "undecided"
+    assert verdict(*none, published=3.0) == "published size excluded"
+    assert verdict(-1.0, -1.1, -0.9, published=3.0) == "not reproduced"
+    assert verdict(0.1, -0.1, 0.0, published=3.0, within=1.0) == "reproduced"
 
 
-def test_students_interval():
-    for gaps in ([1.0, 2.0, 3.0], [-0.3, 0.2, 0.1, -0.7], [5.0, 5.0 + 1e-9]):
-        interval, p = over_repetitions(gaps)
-        middle, error, freedom = mean(gaps), stdev(gaps) / len(gaps) ** 0.5, len(gaps) - 1
-        half = t.ppf(0.975, freedom) * error
-        assert interval == pytest.approx([middle - half, middle + half])
-        assert p == pytest.approx(2 * t.sf(abs(middle) / error, freedom), rel=1e-3)
-    assert over_repetitions([0.5, 0.5]) == ([0.5, 0.5], 0.0)
-    assert over_repetitions([0.0, 0.0]) == ([0.0, 0.0], 1.0)
+def test_what_has_no_spread_decides_nothing():
+    """Three copies of one number are no three repetitions: p is that of a sign test."""
+    found = judged("a > b", [0.5, 0.5, 0.5])
+    assert (found["verdict"], found["p"]) == ("undecided", 0.25)
+    assert judged("a > b", [0.0, 0.0])["p"] == 1.0
+
+
+def test_sentences_are_part_of_the_interval():
+    """The same three seeds: surely better if all sentences agree, not if a few make it up."""
+    scores = np.random.default_rng(0).normal(size=50)
+    scores -= scores.mean()
+    a = [scores * 0.1 + gap for gap in (1.0, 1.1, 0.9)]
+    found = judged("a > b", sentence_gaps(a, np.zeros((3, 50))))
+    assert (found["verdict"], found["over"]) == ("reproduced", "seeds and sentences")
+    unsure = judged("a > b", sentence_gaps([row + 9 * scores for row in a], np.zeros((3, 50))))
+    assert unsure["verdict"] == "undecided" and unsure["effect"] == pytest.approx(1.0)
+    one = judged("a > b", sentence_gaps(a[:1], np.zeros((1, 50))))
+    assert (one["verdict"], one["over"]) == ("undecided", "sentences") and one["p"] < 0.01
+
+
+def test_claims_of_a_table_share_their_error():
+    """Holm by hand: the least p times three, the next times two, none below one before."""
+    claims = [judged("a > b", gaps) for gaps in ([1.0, 1.2, 1.1], [0.1, 0.4, 0.2], [1.0])]
+    p = [claim["p"] for claim in claims]
+    found = [claim["p_holm"] for claim in with_holm(claims)]
+    assert found == [2 * p[0], max(2 * p[0], p[1]), None] and p[0] < p[1]
+    assert claims[0]["p_holm"] is None, "the argument is not changed"
 
 
 def test_a_line_says_everything():
     text = claim_text(judged("a > b", [1.0, 1.2, 1.1]))
     assert text.startswith("REPRODUCED") and "a > b: by 1.100 ±0.100" in text
     assert "over repetitions, p = 0.0027" in text and text.endswith("right in 3 of 3")
+    (last,) = with_holm([judged("a > b", [1.0, 1.2, 1.1], published=3.0)])
+    assert "(published 3)" in claim_text(last) and "p = 0.0027 (Holm 0.0027)" in claim_text(last)
+    assert is_claim_text(claim_text(last)) and is_claim_text("UNDECIDED       a > b: by 1")
+    assert not is_claim_text("cross-entropy  67.35")
 
 
 def test_a_record_is_read_as_it_was_written_and_has_a_line_for_each_claim(tmp_path):

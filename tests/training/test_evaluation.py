@@ -43,7 +43,7 @@ def test_a_clearly_better_system_is_found_better(kind):
     gold = [("a", "b", "c", "d", f"e{i}") for i in range(60)]
     good = [list(g) for g in gold]
     bad = [[*g[:3], "x", "y"] for g in gold]
-    found = KINDS[kind].compare([[g] for g in gold], good, bad)
+    found = KINDS[kind].compare([[g] for g in gold], [good], [bad])
     assert found.difference > 30 and found.p_value < 0.05
-    same = KINDS[kind].compare([[g] for g in gold], good, good)
+    same = KINDS[kind].compare([[g] for g in gold], [good], [good])
     assert same.difference == 0.0 and same.p_value == 1.0

@@ -1,10 +1,8 @@
 """Metrics against hand-counted cases and plain loops that share no code with them."""
 
-import itertools
 import math
 import random
 from collections import Counter
-from functools import partial
 
 import numpy
 import pytest
@@ -19,18 +17,13 @@ from softbeam.training.metrics import (
     chrf,
     error_rates,
     f1_of,
-    length_ratio_of,
     looks_like_iob,
-    precision_of,
     sequence_accuracy,
     span_counts,
     span_f1,
     token_accuracy,
 )
 from softbeam.training.significance import (
-    crossed_bootstrap,
-    paired_bootstrap,
-    sentence_gaps,
     sentence_interval,
 )
 
@@ -72,7 +65,6 @@ def test_tuples_equal_lists():
         lambda: bleu(["a"], [["a"], ["b"]]),
         lambda: chrf(["a"], [["a"], ["b"]]),
         lambda: error_rates([["a"]], [[["a"]], [["b"]]]),
-        lambda: paired_bootstrap([1.0], [1.0, 2.0]),
         lambda: bleu_by_length(["a"], [["a"]], [1, 2]),
     ],
 )
@@ -343,110 +335,7 @@ def test_tokens_are_compared_whole():
     assert error_rates([["AE1", "T"]], [[["AE1T"]]])["token_error_rate"] == 200
 
 
-# Paired bootstrap
-
-
-def noisy(center: float, seed: int) -> list[float]:
-    rng = random.Random(seed)
-    return [rng.gauss(center, 1.0) for _ in range(200)]
-
-
-def test_bootstrap_is_seeded_and_symmetric():
-    a, b = noisy(0.1, 1), noisy(0.0, 2)
-    one, again = paired_bootstrap(a, b, seed=3), paired_bootstrap(a, b, seed=3)
-    assert one == again != paired_bootstrap(a, b, seed=4)
-    swapped = paired_bootstrap(b, a, seed=3)
-    assert swapped["difference"] == -one["difference"]
-    assert swapped["interval"] == pytest.approx((-one["interval"][1], -one["interval"][0]))
-    assert swapped["p_value"] == one["p_value"]
-
-
-def test_bootstrap_finds_a_clear_difference_and_no_other():
-    a = noisy(0.0, 1)
-    same = paired_bootstrap(a, a)
-    assert same == {"difference": 0.0, "interval": (0.0, 0.0), "p_value": 1.0}
-    clear = paired_bootstrap([x + 0.5 for x in noisy(0.0, 2)], a)
-    assert clear["p_value"] < 0.01 and 0 < clear["interval"][0] < clear["difference"]
-    # Pairing matters: a small constant gain is sure, however noisy the sentences are.
-    assert paired_bootstrap([x + 0.01 for x in a], a)["p_value"] < 0.01
-
-
-def test_bootstrap_interval_is_about_two_standard_errors():
-    a = noisy(0.0, 5)
-    mean = sum(a) / len(a)
-    error = (sum((x - mean) ** 2 for x in a) / len(a) ** 2) ** 0.5
-    low, high = paired_bootstrap(a, [0.0] * len(a), samples=4000)["interval"]
-    assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=error / 6)
-
-
-@pytest.mark.slow
-def test_bootstrap_is_false_about_as_often_as_its_p_value_says():
-    found = [
-        paired_bootstrap(noisy(0.0, 2 * i), noisy(0.0, 2 * i + 1), samples=200)["p_value"]
-        for i in range(100)
-    ]
-    assert 0 < sum(p < 0.2 for p in found) < 40  # 20 expected, standard deviation 4
-
-
-def test_bootstrap_of_a_ratio_of_counts():
-    right_and_all = [[n % 4, 4] for n in range(40)]
-    worse = [[0, 4]] * 40
-    found = paired_bootstrap(
-        right_and_all, worse, statistic=lambda rows: rows[:, 0].sum() / rows[:, 1].sum()
-    )
-    assert found["difference"] == pytest.approx(1.5 / 4)
-
-
-@pytest.mark.slow
-def test_sums_of_drawn_sentences_are_what_copies_of_them_give():
-    """Against a loop that writes drawn sentences down, with the same random numbers."""
-    rng = numpy.random.default_rng(1)
-    a, b = rng.integers(1, 9, size=(2, 3, 40, 10)).astype(float)  # runs, sentences, counts
-    for statistic in (bleu_of, partial(precision_of, n=2), length_ratio_of):
-        found = sentence_gaps(a, b, numpy.random.default_rng(7), samples=620, statistic=statistic)
-        again = numpy.random.default_rng(7)
-        for place in range(621):
-            rows = again.integers(40, size=40) if place else numpy.arange(40)
-            expected = [statistic(x[rows]) - statistic(y[rows]) for x, y in zip(a, b, strict=True)]
-            assert found[:, place] == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(ValueError, match="a statistic is of rows of numbers"):
-        paired_bootstrap([1.0], [2.0], statistic=bleu_of)
-
-
-def test_seeds_and_sentences_are_both_drawn():
-    """By hand: without differences between sentences the figures are means of drawn seeds."""
-    gaps = [0.0, 1.0, 5.0]
-    a, b = [[gap] * 50 for gap in gaps], [[0.0] * 50] * 3
-    found = crossed_bootstrap(a, b, samples=4000)
-    draws = sorted(sum(draw) / 3 for draw in itertools.product(gaps, repeat=3))
-    assert found["difference"] == pytest.approx(2.0)
-    assert found["interval"] == pytest.approx((draws[0], draws[-1]), abs=1e-9)
-    assert found["p_value"] == pytest.approx(2 / 27, abs=0.02), "only 0 0 0 is no gain"
-    agreeing = crossed_bootstrap([[1.0] * 50] * 3, b)
-    assert agreeing["interval"] == (1.0, 1.0) and agreeing["p_value"] < 0.01
-
-
-def test_runs_on_the_same_sentences_are_not_more_sentences():
-    """Three equal runs are as sure as one; pooled as if they were other sentences, far surer."""
-    a, b = noisy(0.1, 1), noisy(0.0, 2)
-    three, one = crossed_bootstrap([a] * 3, [b] * 3), paired_bootstrap(a, b)
-    assert (
-        three["interval"] == pytest.approx(one["interval"]) and three["p_value"] == one["p_value"]
-    )
-    pooled, crossed = (
-        t["interval"][1] - t["interval"][0]
-        for t in (paired_bootstrap(a * 3, b * 3), crossed_bootstrap([a] * 3, [b] * 3))
-    )
-    assert pooled < 0.7 * crossed
-
-
-def test_bootstrap_checks_its_arguments():
-    with pytest.raises(ValueError, match="run 0 of a has 2 entries but .* run 1 of b has 1"):
-        crossed_bootstrap([[1.0, 2.0], [1.0, 2.0]], [[1.0, 2.0], [1.0]])
-    with pytest.raises(ValueError, match="b has scores that are not finite"):
-        paired_bootstrap([1.0], [math.nan])
-    with pytest.raises(ValueError, match="samples=0"):
-        paired_bootstrap([1.0], [1.0], samples=0)
+# Counts of sentences
 
 
 def translations() -> tuple[list[str], list[str], list[str]]:
@@ -455,24 +344,6 @@ def translations() -> tuple[list[str], list[str], list[str]]:
     good = [line if n % 3 else "x" + line[1:] for n, line in enumerate(gold)]
     poor = [" ".join(rng.sample(line.split(), 10)) for line in gold]
     return gold, good, poor
-
-
-def bleu_bootstrap(a: list[str], b: list[str], references: list[list[str]], seed: int = 0) -> dict:
-    counts = (bleu_counts(system, references, "none") for system in (a, b))
-    return paired_bootstrap(*counts, samples=200, seed=seed, statistic=bleu_of)
-
-
-def test_bleu_bootstrap_finds_a_clear_difference_and_no_other():
-    gold, good, poor = translations()
-    references = [[line] for line in gold]
-    found = bleu_bootstrap(good, poor, references)
-    scores = [bleu(system, references, tokenize="none")["score"] for system in (good, poor)]
-    assert found["p_value"] < 0.01
-    assert found["difference"] == pytest.approx(scores[0] - scores[1], rel=1e-4)
-    low, high = found["interval"]
-    assert 0 < low < found["difference"] < high
-    same = bleu_bootstrap(good, list(good), references)
-    assert (same["difference"], same["p_value"], same["interval"]) == (0, 1, (0, 0))
 
 
 def test_counts_of_sentences_add_up_to_the_corpus_figures():
@@ -489,19 +360,6 @@ def test_counts_of_sentences_add_up_to_the_corpus_figures():
     assert f1_of(rows) == pytest.approx(span_f1(guesses, labels)["f1"])
     assert rows.tolist() == [[1, 2, 2], [0, 1, 0], [2, 2, 2], [1, 1, 2]]
     assert f1_of(rows[1:2]) == 0 and f1_of(rows[:0]) == 0
-
-
-def test_bleu_bootstrap_is_seeded_and_symmetric():
-    gold, good, _ = translations()
-    other = [line if n % 2 else line[:-1] + "x" for n, line in enumerate(gold)]
-    references = [[line, line] if n % 2 else [line] for n, line in enumerate(gold)]
-    first = bleu_bootstrap(good, other, references, seed=7)
-    assert first == bleu_bootstrap(good, other, references, seed=7)
-    assert first["interval"] != bleu_bootstrap(good, other, references, seed=8)["interval"]
-    swapped = bleu_bootstrap(other, good, references, seed=7)
-    assert swapped["difference"] == -first["difference"]
-    assert swapped["p_value"] == first["p_value"] > 0.01
-    assert swapped["interval"] == pytest.approx([-x for x in reversed(first["interval"])])
 
 
 def test_the_interval_of_one_system_is_that_of_the_normal_approximation():

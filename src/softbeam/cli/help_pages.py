@@ -17,8 +17,8 @@ COMPARE_HELP = f"""\
 usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
 
 Trains each trial with each seed below --out, from first stages that they share, and prints their
-figures with a paired bootstrap against the first. A trial is the name of an objective for the
-second stage, or a name and words of `softbeam train`:
+figures with a test against the first, over seeds and sentences (give at least three seeds). A trial
+is the name of an objective for the second stage, or a name and words of `softbeam train`:
 
   softbeam compare ccg --model.encoder uni --seeds 1,2,3 --try cross-entropy --try direct-loss \\
     --try "global: --objective direct-loss --finetune.objective.normalize false"

@@ -108,7 +108,7 @@ def claims(words: list[str]) -> int:
     for name, judged in by_table.items():
         print(name)
         for claim in judged:
-            print(f"  {claim_text(claim)}")  # type: ignore[arg-type]
+            print(f"  {claim_text(claim)}")
     counts = verdict_counts(claim for judged in by_table.values() for claim in judged)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     if parsed.json:

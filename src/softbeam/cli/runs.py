@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     import torch
 
     from softbeam.reports import analysis, analysis_charts, charts
-    from softbeam.training import baselines, input_forms as forms, runs
+    from softbeam.training import baselines, comparing, input_forms as forms, runs
 else:
     torch = lazy("torch")
     analysis = lazy("softbeam.reports.analysis")
     analysis_charts = lazy("softbeam.reports.analysis_charts")
     charts = lazy("softbeam.reports.charts")
     baselines = lazy("softbeam.training.baselines")
+    comparing = lazy("softbeam.training.comparing")
     forms, runs = lazy("softbeam.training.input_forms"), lazy("softbeam.training.runs")
 
 ANALYSIS = "analysis.json"
@@ -153,11 +154,26 @@ def evaluate(words: list[str]) -> int:
     command.add_argument("--json", action="store_true", help="figures as a last line of JSON")
     command.add_argument("--output", type=str, default=None, help="also write the outputs here")
     overwrite_argument(command)
-    command.add_argument("--against", type=str, default=None, help="another run: is it different?")
+    command.add_argument(
+        "--against",
+        type=str,
+        default=None,
+        help="another run: is it different? Or its seeds, as b-1,b-2: of the run and of --with",
+    )
+    command.add_argument(
+        "--with",
+        type=str,
+        default=None,
+        help="further seeds of the run, as a-2,a-3, for --against",
+    )
     command.add_argument(
         "--check-normalization", action="store_true", help="raw and normalized scores, and log Z"
     )
     parsed, search = parse_search(command, words)
+    mine, others = [parsed.run, *folders_of(parsed["with"])], folders_of(parsed.against)
+    if len(mine) != max(len(others), 1):
+        counts = f"--against has {len(others)} runs, and with --with there are {len(mine)} of ours"
+        raise UserError(f"{counts}: give each seed its partner")
     if parsed.check_normalization and isinstance(search, Beam) and search.k < 2:
         raise UserError(f"--beam {search.k}: --check-normalization needs a beam of at least 2")
     new = new_files(parsed)
@@ -170,12 +186,10 @@ def evaluate(words: list[str]) -> int:
         if new:
             examples = with_data(run.config.data, parsed).read_new(new)
             run = run.with_split(split, examples, title=" + ".join(new))
-        other = (
-            None if parsed.against is None else runs.load_run(parsed.against, device=parsed.device)
-        )
-        if other is not None:
-            run.check_kind(other)
-            theirs = other.own_search(parsed.search, **search_settings(parsed))
+        seeds = [run, *(runs.load_run(path, device=parsed.device) for path in mine[1:])]
+        partners = [runs.load_run(path, device=parsed.device) for path in others]
+        for partner in [*seeds, *partners]:
+            run.check_kind(partner)
         evaluation = run.evaluate(split, search, quiet=parsed.quiet)
         write("".join(" ".join(tokens) + "\n" for tokens in evaluation.outputs))
     show_figures(evaluation.conditions())
@@ -186,13 +200,21 @@ def evaluate(words: list[str]) -> int:
         print(baselines.as_text(split, figures))
         if warning := baselines.warning(run.kind, evaluation.metrics, figures):
             print(warning, file=sys.stderr)
-    if other is not None:
-        comparison = run.compare(
-            other, split, other_search=theirs, quiet=parsed.quiet, evaluation=evaluation
+    if partners:
+        ours, theirs = (
+            [
+                comparing.Searched(r, r.own_search(parsed.search, **search_settings(parsed)))
+                for r in found
+            ]
+            for found in (seeds, partners)
         )
-        record["against"] = {"search": search_record(theirs)} | comparison._asdict()
-        searched = f"{search_title(theirs)}, {scores_title(theirs.normalize)}"
-        print(f"\nagainst {parsed.against}: {searched} (paired bootstrap over sentences)")
+        comparison = comparing.compare_runs(
+            ours, theirs, split, quiet=parsed.quiet, evaluation=evaluation
+        )
+        how = theirs[0].search or partners[0].config.select
+        record["against"] = {"search": search_record(how)} | comparison._asdict()
+        searched = f"{search_title(how)}, {scores_title(how.normalize)}"
+        print(f"\nagainst {', '.join(others)}: {searched}")
         show_figures(comparison._asdict())
     if parsed.check_normalization:
         record["normalization"] = analysis.check_split(run, split, search, quiet=parsed.quiet)
@@ -201,6 +223,13 @@ def evaluate(words: list[str]) -> int:
     if parsed.json:
         say_json(record)
     return 0
+
+
+def folders_of(given: str | None) -> list[str]:
+    """Split folders that are separated by commas; a folder that exists is not split."""
+    if given is None:
+        return []
+    return [given] if Path(given).exists() else given.split(",")
 
 
 def new_files(parsed: Any) -> list[str]:

@@ -20,6 +20,7 @@ from softbeam.training.many import train_all
 from softbeam.training.own_search import search_title
 from softbeam.training.runs import load_run
 from softbeam.training.searches import Beam
+from softbeam.training.significance import holm
 
 Outputs = list[list[str]]
 
@@ -92,14 +93,14 @@ def compare(
         }
         task = trials[0].config.data
         corpus = task.load()
-        references = kind_of(task).problems(corpus.split(split)).references * len(seeds)
+        references = kind_of(task).problems(corpus.split(split)).references
         rows = table_rows(scored, trials[0], references, seeds)
         note = (
             f"{corpus_text(corpus.described, split, len(corpus.split(split)))}; each trial is "
             "decoded with the search that chose its weights. Spread: standard deviation of seeds. "
             "With raw scores: the same beam without normalization, which costs no training. "
-            f"Against first: the difference to {trials[0].name}, with a 95 % interval and p by a "
-            "paired bootstrap over sentences."
+            f"Against first: the difference to {trials[0].name}, with a 95 % interval and p over "
+            "seeds and sentences (one seed: sentences); Holm: p for all trials together."
         )
         tables = [ResultTable(f"Comparison on {split}", readable(rows), note)]
         save_tables(out, "comparison", tables)
@@ -160,16 +161,15 @@ def score(folder: Path, split: str) -> Scored:
 def table_rows(
     scored: dict[str, list[Scored]], first: Trial, references: Sequence[Any], seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """A row for each trial: values by seed, mean, spread, and a paired bootstrap against the first.
+    """A row for each trial: values by seed, mean, spread, and a test against the first.
 
-    The bootstrap draws from the sentences of all seeds, so its interval covers the variation of
-    sentences; the spread covers that of seeds.
+    The test is over seeds and sentences (`training.significance.crossed_test`).
     """
-    base = [tokens for run in scored[first.name] for tokens in run.outputs]
+    base = [run.outputs for run in scored[first.name]]
+    kind = kind_of(first.config.data)
     rows = []
     for name, runs in scored.items():
         values = [run.value for run in runs]
-        outputs = [tokens for run in runs for tokens in run.outputs]
         row: dict[str, Any] = {
             "trial": name,
             "metric": runs[0].metric,
@@ -180,9 +180,13 @@ def table_rows(
             "sequence_accuracy": mean_of(run.sequences for run in runs),
         }
         if name != first.name:
-            kind = kind_of(first.config.data)
+            outputs = [run.outputs for run in runs]
             row["against_first"] = kind.compare(references, outputs, base)._asdict()
         rows.append(row)
+    tested = [row["against_first"] for row in rows if "against_first" in row]
+    corrected = holm([against["p_value"] for against in tested])
+    for against, p_value in zip(tested, corrected, strict=True):
+        against["p_holm"] = p_value
     return rows
 
 
@@ -223,6 +227,7 @@ def against_first(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "against first": with_interval(against, 2) if against else "",
         "p": f"{against['p_value']:.3f}" if against else "",
+        "Holm": f"{against['p_holm']:.3f}" if against else "",
     }
 
 

@@ -199,7 +199,7 @@ def accuracy(name: str, decoded: Mapping[str, Decoded]) -> Row:
 
 
 def differences(decoded: Mapping[str, Mapping[str, Decoded]], test: Sequence[Example]) -> list[Row]:
-    """Compare each second stage with more cross-entropy by a paired bootstrap over test words.
+    """Compare each second stage with more cross-entropy over test words.
 
     `as trained`: each with the scores that it was trained for; `both raw`: both with raw scores.
     """
@@ -208,7 +208,7 @@ def differences(decoded: Mapping[str, Mapping[str, Decoded]], test: Sequence[Exa
 
     def above(name: str, search: str, other: str) -> Row:
         ours, theirs = decoded[name][search].outputs, decoded[MORE][other].outputs
-        return kind.compare(references, ours, theirs)._asdict()
+        return kind.compare(references, [ours], [theirs])._asdict()
 
     return [
         {

@@ -294,7 +294,7 @@ def check_normalization(
         outputs.append(best(decoded))
     both = [figures(kind, side, material) for side in outputs]
     (metric, raw), (_, normalized) = (kind.main_metric(values) for values in both)
-    test = kind.compare(material.references, outputs[1], outputs[0])
+    test = kind.compare(material.references, outputs[1:2], outputs[:1])
     partition = log_z(model, encoded)
     agree = test.difference * (normalized - raw) > 0  # the test is of accuracy, also beside F1
     sure = agree and test.p_value < 0.05

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from softbeam.errors import UserError
-from softbeam.reports.verdicts import Verdict, claim_text
+from softbeam.reports.verdicts import Verdict, is_claim_text
 from softbeam.runtime.files import read_object, write_text
 
 Shape = Callable[[Any], bool]  # whether a value of JSON has the form that its readers expect
@@ -72,6 +72,7 @@ CLAIM: Mapping[str, Shape] = {
     "p": optional(is_number),
     "over": optional(is_text),
 }
+LATER: Mapping[str, Shape] = {"published": optional(is_number), "p_holm": optional(is_number)}
 
 
 def check(value: Any, shapes: Mapping[str, Shape], wrong: str, *, needed: bool = True) -> None:
@@ -122,6 +123,7 @@ def read_record(path: Path) -> dict[str, Any]:
     check(record.get("environment") or {}, ENVIRONMENT, f"{wrong}: its environment", needed=False)
     for number, claim in enumerate(record["claims"], 1):
         check(claim, CLAIM, f"{wrong}: claim {number}")
+        check(claim, LATER, f"{wrong}: claim {number}", needed=False)
     if "published" in record:
         wrong = f"{path} is not the record of a table"
         check(record, TABLE, wrong)
@@ -139,5 +141,5 @@ def place(path: Path) -> tuple[list[int], bool, int]:
 
 def figures(record: Mapping[str, Any]) -> str:
     """A record's text without the lines of its claims, for pages that show claims as a table."""
-    claims = {claim_text(claim) for claim in record["claims"]}
-    return "\n".join(line for line in record["text"].splitlines() if line not in claims).strip()
+    lines = record["text"].splitlines()
+    return "\n".join(line for line in lines if not is_claim_text(line)).strip()

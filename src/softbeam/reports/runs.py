@@ -15,13 +15,13 @@ from softbeam.reports.charts import readable
 from softbeam.reports.records import is_number, many
 from softbeam.reports.results import ResultTable
 from softbeam.reports.tables import number, summary as mean_and_spread
-from softbeam.reports.verdicts import over_repetitions
 from softbeam.runtime.files import LARGEST_CONFIG, read_input, read_object
 from softbeam.runtime.progress import clock
 from softbeam.training.config import CONFIG, RunConfig, from_yaml, objective_names
 from softbeam.training.kinds import LOWER_IS_BETTER
 from softbeam.training.own_search import scores_title, search_title
 from softbeam.training.runs import ENVIRONMENT, METRICS, WEIGHTS, read_metrics, read_summary
+from softbeam.training.significance import crossed_test
 
 Row = dict[str, Any]
 ENVIRONMENT_TYPES = {
@@ -193,7 +193,8 @@ def result_of(runs: Sequence[ShownRun]) -> Row:
     if metric is None:
         return {"metric": "not finished", "value": NOT_GIVEN, INTERVAL: NOT_GIVEN}
     less = " (less is better)" if metric in LOWER_IS_BETTER else ""
-    ends: Any = interval_of(runs[0]) if len(runs) == 1 else over_repetitions(values)[0]
+    test = crossed_test(values) if len(runs) > 1 else None
+    ends: Any = interval_of(runs[0]) if test is None else list(test.interval)
     right = many(is_number)(ends) and len(ends) == 2
     return {
         "metric": f"{metric.replace('_', ' ')}{less}",

@@ -1,5 +1,6 @@
 """Kinds of tasks: what is a problem, what scores its outputs, and how two systems are compared."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import eq
@@ -37,12 +38,13 @@ class Scored(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The difference of two systems on the same sentences, by a paired bootstrap."""
+    """The difference of two systems on the same sentences, with its 95 % interval and p-value."""
 
     metric: str
     difference: float
     interval: tuple[float, float]
     p_value: float
+    over: str  # what varies: sentences, or seeds and sentences
 
 
 class Kind(ABC):
@@ -71,7 +73,7 @@ class Kind(ABC):
 
     @abstractmethod
     def per_sentence(self, references: References, outputs: Sequence[Tokens]) -> Scored:
-        """Score outputs sentence by sentence, for a bootstrap over sentences."""
+        """Score outputs sentence by sentence, for tests over sentences."""
 
     def samples(self, references: References, outputs: Sequence[Tokens]) -> Sequence[Any]:
         """Count in each sample what `samples_quality` adds up."""
@@ -106,12 +108,25 @@ class Kind(ABC):
         return tokens
 
     def compare(
-        self, references: References, a: Sequence[Tokens], b: Sequence[Tokens]
+        self,
+        references: References,
+        a: Sequence[Sequence[Tokens]],
+        b: Sequence[Sequence[Tokens]],
     ) -> Comparison:
-        """Compare two systems' outputs by a paired bootstrap over sentences."""
-        first, second = (self.per_sentence(references, outputs) for outputs in (a, b))
-        test = significance.paired_bootstrap(first.scores, second.scores, statistic=first.statistic)
-        return Comparison(first.metric, test["difference"], test["interval"], test["p_value"])
+        """Compare the outputs of two systems' runs; run i of one is the partner of the other's.
+
+        With one run and one sentence nothing varies: then the interval has no ends, and p is 1.
+        """
+        scored = [[self.per_sentence(references, run) for run in runs] for runs in (a, b)]
+        scores = [[run.scores for run in runs] for runs in scored]
+        first = scored[0][0]
+        gaps = significance.sentence_gaps(*scores, statistic=first.statistic)
+        test = significance.crossed_test(gaps)
+        over = "seeds and sentences" if len(a) > 1 else "sentences"
+        if test is None:  # a single sentence: nothing varies
+            middle = float(gaps.runs[0])
+            test = significance.Test(middle, (-math.inf, math.inf), 1.0)
+        return Comparison(first.metric, *test, over)
 
     def interval(self, references: References, outputs: Sequence[Tokens]) -> tuple[float, float]:
         """Compute the 95 % interval of the main metric over sentences, by a bootstrap."""

@@ -1,4 +1,4 @@
-"""Accuracy, span F1, BLEU, chrF, edit distance, and paired bootstrap tests. All in percent.
+"""Accuracy, span F1, BLEU, chrF, edit distance. All in percent.
 
 Lists of predicted and gold sequences must be equally long and not empty. The counting is left to
 nervaluate, sacrebleu and rapidfuzz, which are imported only where they are used.

@@ -18,7 +18,7 @@ from softbeam.experiments.energies.tables import PRESETS, PRINTED, figure_cells,
 from softbeam.experiments.order import Order
 from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Rows, columns_of, number, summary, table_text
-from softbeam.reports.verdicts import claim_text, judged
+from softbeam.reports.verdicts import claim_text, judged, with_holm
 from softbeam.runtime.cells import Result, records
 from softbeam.runtime.grid import run_grid
 from softbeam.runtime.text_tables import aligned
@@ -83,7 +83,7 @@ def table_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     log_z = {name: how_normalized(by) for name, by in groups.items()}
     checks = [check for name, by in groups.items() for check in checks_of(name, by)]
     claims = [claim for name, by in groups.items() for claim in claims_of(name, by)]
-    claims += growth_claims(groups)
+    claims = with_holm([*claims, *growth_claims(groups)])
     digits = dict.fromkeys(columns, 3)
     normalized = [f"{name}: log Z {how}" for name, how in log_z.items()]
     lines = [*map(claim_text, claims), *map(check_text, checks)]
@@ -162,7 +162,7 @@ def figure_6_1(done: Finished, folder: Path) -> dict[str, Any]:
     """Figure 6.1: NLL against training size for PL alone and for projections of a large MLM."""
     panels = [panel_of(data, done) for data in dict.fromkeys(cell.data for cell, _ in done)]
     panels.sort(key=lambda panel: list(TITLES).index(panel["data"]))
-    claims = [claim for panel in panels for claim in panel["claims"]]
+    claims = with_holm(claim for panel in panels for claim in panel["claims"])
     shown = [f"\n{panel_text(panel)}" for panel in panels]
     text = "\n".join([*shown, "", *map(claim_text, claims)])
     files = [file.name for file in draw(panels, folder)]

@@ -16,7 +16,7 @@ from softbeam.reports.verdicts import Judged, judged
 from softbeam.runtime.cells import Result
 from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import Array
-from softbeam.training.significance import crossed_interval
+from softbeam.training.significance import drawn_gaps
 
 TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)  # thesis, Table 6.2
 NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)  # thesis, Table 6.3
@@ -32,13 +32,15 @@ class Chains(NamedTuple):
     """The values of one setting, by name.
 
     The last two axes are repetitions and draws of sources; the first draw is all sources. `sweeps`
-    has a first axis of sweeps, of which `kept` are those after the burn-in.
+    has a first axis of sweeps, of which `kept` are those after the burn-in. `sources` is the number
+    of sources that are drawn from.
     """
 
     sweeps: Mapping[str, Array]
     kept: Sequence[bool]
     start: Mapping[str, Array]
     mode: Mapping[str, Array]
+    sources: int
 
     def mean(self, name: str) -> Array:
         """The mean over the sweeps after the burn-in."""
@@ -72,7 +74,7 @@ def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | Non
                 [figures_of(kind, each[part], drawn) for each in available]
             )
     kept = [line.get("phase", "sample") == "sample" for line in results[0]["sweeps"]]
-    return Chains(kept=kept, **parts)
+    return Chains(kept=kept, sources=results[0]["sources"], **parts)
 
 
 def join_repetitions(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -118,10 +120,10 @@ class Statements(NamedTuple):
     def more(self, text: str, a: Array, b: Array | float, *, sign: int = 1) -> Judged:
         """Judge the claim that a is above b, or below it with sign -1."""
         gaps = sign * (a - b)
-        tested = None
-        if gaps.shape[1] > 1:
-            tested = crossed_interval(gaps[:, 1:], np.random.default_rng(0))
-        return judged(text, gaps[:, 0].tolist(), source=self.source, tested=tested)
+        if gaps.shape[1] == 1:
+            return judged(text, gaps[:, 0].tolist(), source=self.source)
+        sources = next(iter(self.done.values())).sources
+        return judged(text, drawn_gaps(gaps, sources), source=self.source)
 
     def mean(self, name: str, **knobs: Any) -> Array:
         return the(self.done, **knobs).mean(name)

@@ -17,7 +17,7 @@ from softbeam.experiments.samplers.models import models
 from softbeam.experiments.samplers.tables import CELLS, PRESETS, PRINTED
 from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Published, columns_of, summary, table_text
-from softbeam.reports.verdicts import claim_text
+from softbeam.reports.verdicts import claim_text, with_holm
 from softbeam.runtime.cells import records
 from softbeam.training.config import from_yaml
 from softbeam.training.kinds import KINDS
@@ -91,7 +91,7 @@ def finish(
 def record(what: str, done: Done, kind: KindName, title: str) -> dict[str, Any]:
     """The rows of a target, the published ones, the verdicts on its claims, and its text."""
     rows = TARGETS[what].rows(done, kind)
-    printed, verdicts = published(what, rows), claims(what, done, kind)
+    printed, verdicts = published(what, rows), with_holm(claims(what, done, kind))
     places = {column: digits(column) for column in columns_of(rows)}
     table = table_text(rows, printed, places)
     text = [f"{what}: {title}", "", table, "", *map(claim_text, verdicts)]

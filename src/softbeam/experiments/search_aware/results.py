@@ -6,8 +6,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from softbeam.data.task import Task
 from softbeam.experiments.order import Order
 from softbeam.experiments.search_aware.cells import (
@@ -20,17 +18,16 @@ from softbeam.experiments.search_aware.cells import (
     with_starts,
 )
 from softbeam.experiments.search_aware.runs import runs
-from softbeam.experiments.search_aware.tables import TABLES, Claim, Table, Value
+from softbeam.experiments.search_aware.tables import TABLES, Claim, Table, Value, signed_sum
 from softbeam.reports.tables import table_text
-from softbeam.reports.verdicts import Judged, claim_text, judged
+from softbeam.reports.verdicts import Judged, claim_text, judged, with_holm
 from softbeam.runtime.cells import Result, records
 from softbeam.runtime.grid import run_grid
 from softbeam.training.kinds import Problems, Scored, kind_of
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
-from softbeam.training.significance import crossed_interval, sentence_gaps
+from softbeam.training.significance import Gaps, sentence_gaps
 
 Done = Mapping[Training, Result]
-DRAWS = 10_000  # gives the ends of intervals to about a hundredth of their width
 
 
 def make(what: str, order: Order) -> dict[str, Any]:
@@ -42,7 +39,7 @@ def make(what: str, order: Order) -> dict[str, Any]:
         name: {column: judge.figures(value) for column, value in row.items()}
         for name, row in table.rows.items()
     }
-    claims = [judge.verdict(claim, table) for claim in table.claims]
+    claims = with_holm(judge.verdict(claim, table) for claim in table.claims)
     title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset})"
     shown = table_text(rows, table.published, table.digits)
     return {
@@ -70,7 +67,7 @@ def finish(tables: Sequence[str], order: Order) -> Done:
 
 def runs_of(table: Table) -> list[str]:
     """The names of the runs behind a table and its claims, each once."""
-    places = [place for c in table.claims for place in (c.better, c.worse, *(c.than or ()))]
+    places = [place for claim in table.claims for place in claim.places]
     shown = [value for row in table.rows.values() for value in row.values()]
     return list(dict.fromkeys(value.run for value in [*shown, *map(table.value, places)]))
 
@@ -93,34 +90,40 @@ class Judge:
 
     def verdict(self, claim: Claim, table: Table) -> Judged:
         """Judge a claim by the seeds and, if its values come from outputs, by the sentences."""
-        values = [table.value(p) for p in (claim.better, claim.worse, *(claim.than or ()))]
+        values = [table.value(p) for p in claim.places]
         figures = zip(*(self.figures(value) for value in values), strict=True)
-        signed = [[x or 0.0 for x in by_seed] for by_seed in figures]
-        gaps = [
-            sum(sign * x for sign, x in zip((1, -1, -1, 1), by_seed, strict=False))
-            for by_seed in signed
-        ]
+        gaps = [signed_sum([x or 0.0 for x in by_seed]) for by_seed in figures]
         return judged(
-            claim.text, gaps, source=claim.source, tested=self.tested(values), within=claim.within
+            claim.text,
+            self.tested(values) or gaps,
+            source=claim.source,
+            within=claim.within,
+            published=table.printed(claim),
         )
 
-    def tested(self, values: Sequence[Value]) -> dict[str, Any] | None:
-        """A paired bootstrap over seeds and sentences, of a difference or of two differences.
+    def tested(self, values: Sequence[Value]) -> Gaps | None:
+        """The differences of runs with the effects of sentences, or those of two differences.
 
         None if the values are not made of sentences, or if the outputs are missing: a folder may
         have lost its runs and kept their results.
         """
         sides = [self.by_sentence(value) for value in values]
-        gaps, rngs = [], []
+        gaps = []
         for ours, theirs in zip(sides[::2], sides[1::2], strict=True):
             if ours is None or theirs is None or ours[0].metric != theirs[0].metric:
                 return None
             a, b = ([seed.scores for seed in side] for side in (ours, theirs))
-            rngs.append(np.random.default_rng(len(a[0])))  # a test set has its own draws
-            statistic = ours[0].statistic
-            gaps.append(sentence_gaps(a, b, rngs[-1], samples=DRAWS, statistic=statistic))
-        difference = gaps[0] if len(gaps) == 1 else gaps[0] - gaps[1]
-        return crossed_interval(difference[:, 1:], rngs[0])
+            gaps.append(sentence_gaps(a, b, statistic=ours[0].statistic))
+        if len(gaps) == 1:
+            return gaps[0]
+        same = self.sentences_of(values[0]) == self.sentences_of(values[2])
+        return gaps[0].less(gaps[1], same_sentences=same)
+
+    def sentences_of(self, value: Value) -> tuple[Any, ...]:
+        """What a value's sentences are: a task, a split, and a bucket of lengths if it has one."""
+        path = [str(part) for part in value.path]
+        bucket = path[3:4] if "bleu_by_source_length" in path else []
+        return runs(self.preset)[value.run].config.data, path[1].split()[0], *bucket
 
     def by_sentence(self, value: Value) -> list[Scored] | None:
         """The sentence scores behind a value, for every seed; None if there are none."""

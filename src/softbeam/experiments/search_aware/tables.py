@@ -39,6 +39,16 @@ class Claim(NamedTuple):
     than: tuple[Place | Value, Place | Value] | None = None
     within: float | None = None
 
+    @property
+    def places(self) -> "tuple[Place | Value, ...]":
+        """All values, in the order of `signed_sum`."""
+        return (self.better, self.worse, *(self.than or ()))
+
+
+def signed_sum(figures: Sequence[float]) -> float:
+    """The first less the second, less the third and plus the fourth if there are four."""
+    return sum(sign * x for sign, x in zip((1, -1, -1, 1), figures, strict=False))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -54,6 +64,18 @@ class Table:
 
     def value(self, place: Place | Value) -> Value:
         return place if isinstance(place, Value) else self.rows[place.row][place.column]
+
+    def printed(self, claim: Claim) -> float | None:
+        """The published size of a claim; None if one of its figures is not printed."""
+        columns = list(next(iter(self.rows.values())))
+        figures = [
+            None
+            if isinstance(place, Value) or place.row not in self.published
+            else self.published[place.row][columns.index(place.column)]
+            for place in claim.places
+        ]
+        present = [figure for figure in figures if figure is not None]
+        return signed_sum(present) if len(present) == len(figures) else None
 
 
 def decoded(run: str, decode: str, metric: str, *place: int) -> Value:
