@@ -55,6 +55,21 @@ def draw(p: Float[Tensor, "rows n"], rng: Generator) -> Int[Tensor, "rows 1"]:
     return (p / moved(noise, p.device)).argmax(-1, keepdim=True)
 
 
+def random_state(device: torch.device) -> Tensor:
+    """The state of a device's own generator, from which dropout there draws."""
+    if device.type in ("cpu", "mps"):
+        return (torch.random if device.type == "cpu" else torch.mps).get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Set what `random_state` returned."""
+    if device.type in ("cpu", "mps"):
+        (torch.random if device.type == "cpu" else torch.mps).set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
+
+
 # Lengths
 
 
@@ -251,6 +266,7 @@ def best_columns(scores: Float[Tensor, "rows columns"], n: int) -> Int[Tensor, "
 
 
 PENDING = 1 << 22  # numbers of gradients that wait for one common product
+SMALL = 1 << 20  # numbers of a table that is fast to add to at every step
 
 
 class SharedTable:
@@ -268,6 +284,12 @@ class SharedTable:
         self.token: Tensor = _Collect.apply(table, bias, self)
         self._pass = -1
         self._clear()
+
+    def product(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "rows lines"]:
+        """Multiply rows by the table, and add the bias."""
+        if self.bias is None:
+            return rows @ self.table.T
+        return torch.addmm(self.bias, rows, self.table.T)
 
     def _clear(self) -> None:
         self._sum: Tensor | None = None
@@ -287,23 +309,25 @@ class SharedTable:
         if not self.token.requires_grad:
             return
         self._begin()
+        if self.bias is not None:
+            sums = weights.sum(0)
+            self._bias_sum = sums if self._bias_sum is None else self._bias_sum.add_(sums)
         self._dense.append((weights, rows))
         self._pending += weights.numel()
-        if self._pending > PENDING:
+        if self._pending > PENDING or self.table.numel() <= SMALL:
             self._multiply()
 
     def add_sparse(
         self,
-        lines: Int[Tensor, " cells"],
-        sources: Int[Tensor, " cells"],
-        weights: Float[Tensor, " cells"],
+        lines: Int[Tensor, "groups cells"],
+        weights: Float[Tensor, "groups each cells"],
         rows: Float[Tensor, "rows width"],
     ) -> None:
-        """Add weights[i] rows[sources[i]] to line lines[i] of the table, for every i."""
+        """Add weights[g, i, c] rows[g * each + i] to line lines[g, c], for every g, i and c."""
         if not self.token.requires_grad:
             return
         self._begin()
-        self._sparse.append((torch.stack([lines, sources]), weights, rows))
+        self._sparse.append((lines, weights, rows))
 
     def take(self) -> tuple[Tensor, Tensor | None]:
         """The sums of all additions of this backward pass, of the table and of the bias."""
@@ -328,24 +352,23 @@ class SharedTable:
             self._sum = weights.T @ rows
         else:
             self._sum.addmm_(weights.T, rows)
-        if self.bias is not None:
-            sums = weights.sum(0)
-            self._bias_sum = sums if self._bias_sum is None else self._bias_sum.add_(sums)
         self._dense, self._pending = [], 0
 
     def _add_cells(self) -> None:
         """Add the gradients of single lines in one sparse product; those below rounding are cut."""
-        cells, values, rows = zip(*self._sparse, strict=True)
-        start = 0
-        for cell, part in zip(cells, rows, strict=True):
-            cell[1] += start
-            start += len(part)
-        index, weights, source = torch.cat(cells, 1), torch.cat(values), torch.cat(rows)
+        lines, values, parts = zip(*self._sparse, strict=True)
+        source, weights = torch.cat(parts), torch.cat([value.reshape(-1) for value in values])
+        rows = torch.arange(len(source), device=source.device).split([len(part) for part in parts])
+        targets, sources = [], []
+        for line, row, value in zip(lines, rows, values, strict=True):
+            targets.append(line[:, None].expand_as(value).reshape(-1))
+            sources.append(row[:, None].expand(-1, value.shape[2]).reshape(-1))
+        index = torch.stack([torch.cat(targets), torch.cat(sources)])
         if weights.device.type == "cpu":
             size = weights.abs()
             felt = (size > 1e-3 * torch.finfo(size.dtype).eps * size.max()).nonzero()[:, 0]
             index, weights = index.index_select(1, felt), weights.index_select(0, felt)
-            shape = len(self.table), start
+            shape = len(self.table), len(source)
             matrix = torch.sparse_coo_tensor(index, weights, shape, check_invariants=False)
             total = torch.sparse.mm(matrix, source)
         else:  # without sparse matrices, and without waiting for their size

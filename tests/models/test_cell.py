@@ -15,7 +15,13 @@ def given(rows: int, layers: int):
         nn.init.normal_(parameter)
     made = [torch.randn(rows, 3), torch.randn(2, 16), *(torch.randn(rows, 4) for _ in range(4))]
     value, base, *state = (tensor.double().requires_grad_() for tensor in made)
-    return lstm, value, base, tuple(zip(state[:layers], state[2:][:layers], strict=True))
+    pairs = tuple(zip(state[:layers], state[2:][:layers], strict=True))
+    return lstm, value, base, pairs
+
+
+def together(state):
+    """States as `LstmSteps` keeps them: h and c of a layer side by side."""
+    return tuple(torch.cat(pair, 1) for pair in state)
 
 
 def plain_steps(lstm, value, base, state, *, read: int | None):
@@ -46,12 +52,14 @@ def test_steps_and_gradients_are_those_of_lstm_cell(layers, read, projected):
     lstm, value, base, state = given(6, layers)
 
     def ours():
-        steps, layers = LstmSteps(lstm, nn.Identity(), read=read, projected=projected), state
+        steps = LstmSteps(lstm, nn.Identity(), read=read, projected=projected)
+        layers = together(state)
         x = value if read is None else value[:, :read]
         x = x @ lstm.all_weights[0][0][:, :read].T if projected else x
         for _ in range(3):
-            layers = steps(x, layers, None if read is None else base)
-        return layers
+            h, layers = steps(x, layers, None if read is None else base)
+            torch.testing.assert_close(h, layers[-1][:, : h.shape[1]])
+        return tuple(layer.chunk(2, 1) for layer in layers[:-1]) + ((h, layers[-1].chunk(2, 1)[1]),)
 
     def total(layers):
         return sum((i + 1) * (h.sum() + c.square().sum()) for i, (h, c) in enumerate(layers))
@@ -73,6 +81,6 @@ def test_a_step_without_gradients_does_not_cut_those_of_the_next():
     """The same decoder searches without gradients, then trains: weights get theirs."""
     lstm, value, _, state = given(6, 1)
     with torch.no_grad():
-        LstmSteps(lstm, nn.Identity())(value, state)
-    LstmSteps(lstm, nn.Identity())(value, state)[0][0].sum().backward()
+        LstmSteps(lstm, nn.Identity())(value, together(state))
+    LstmSteps(lstm, nn.Identity())(value, together(state))[0].sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in lstm.parameters())

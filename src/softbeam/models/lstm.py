@@ -18,7 +18,7 @@ from softbeam.models.cell import Layers, LstmSteps
 from softbeam.models.characters import CharacterCnn
 from softbeam.tensors import gather, real_tokens, reverse_within, with_pieces
 
-State = tuple[Layers, int]  # (h, c) of each layer, and the step number
+State = tuple[Layers, int]  # h and c of each layer, and the step number
 
 
 class Encoded(NamedTuple):
@@ -118,8 +118,8 @@ class Recurrence(nn.Module):
 
     def whole(self, inputs: Tensor, state: Layers) -> Tensor:
         """Run all steps in one call."""
-        h, c = (torch.stack([layer[i] for layer in state]) for i in (0, 1))
-        return self.lstm(inputs, (h, c))[0]
+        h, c = torch.stack(state).chunk(2, -1)
+        return self.lstm(inputs, (h.contiguous(), c.contiguous()))[0]
 
 
 class FixedAttention(nn.Module):
@@ -130,8 +130,8 @@ class FixedAttention(nn.Module):
         self.hidden, self.layers = hidden, layers
 
     def initial(self, encoded: Encoded) -> Layers:
-        zeros = encoded.memory.new_zeros(encoded.memory.shape[0], self.hidden)
-        return tuple((zeros, zeros) for _ in range(self.layers))
+        zeros = encoded.memory.new_zeros(encoded.memory.shape[0], 2 * self.hidden)
+        return (zeros,) * self.layers
 
     def keys(self, memory: Tensor) -> Tensor:
         return memory
@@ -149,8 +149,7 @@ class BahdanauAttention(nn.Module):
         self.layers = layers
 
     def initial(self, encoded: Encoded) -> Layers:
-        parts = self.bridge(encoded.summary).tanh().chunk(2 * self.layers, -1)
-        return tuple((parts[2 * i], parts[2 * i + 1]) for i in range(self.layers))
+        return self.bridge(encoded.summary).tanh().chunk(self.layers, -1)
 
     def keys(self, memory: Tensor) -> Tensor:
         return self.key(memory)
@@ -299,11 +298,11 @@ class LstmDecoder:
         model, (layers, t) = self.model, state
         run, emb = self.run(), model.dropout(emb)
         if isinstance(model.attention, BahdanauAttention):
-            context = model.attention.context(self.encoded, self.keys, layers[-1][0])
-            layers = run.steps(torch.cat([emb, context], -1), layers)
-            return self.readout(layers[-1][0], context, emb), (layers, t + 1)
-        layers = run.steps(emb, layers, run.base(t))
-        return model.dropout(layers[-1][0]), (layers, t + 1)
+            context = model.attention.context(self.encoded, self.keys, layers[-1].chunk(2, 1)[0])
+            h, layers = run.steps(torch.cat([emb, context], -1), layers)
+            return self.readout(h, context, emb), (layers, t + 1)
+        h, layers = run.steps(emb, layers, run.base(t))
+        return model.dropout(h), (layers, t + 1)
 
     def projected(self) -> "LstmDecoder":
         """The decoder over embeddings that went through the input layer, if nothing is between."""

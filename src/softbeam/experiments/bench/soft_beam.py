@@ -9,6 +9,7 @@ of its own, without what the imports take.
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from softbeam.models.lstm import Encoded, FixedAttention, Seq2Seq
 from softbeam.models.transformer import TransformerSeq2Seq
 from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, forced_scores
-from softbeam.search.soft.form import FAST, REFERENCE, Form
+from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, soft_beam
 from softbeam.tensors import flushed_denormals
 from softbeam.types import Decoder
@@ -51,7 +52,7 @@ class LearnedStart(FixedAttention):
         self.first = nn.Parameter(torch.randn(batch, hidden))
 
     def initial(self, encoded: Encoded) -> Layers:
-        return ((self.first.tanh(), self.first),)
+        return (torch.cat([self.first.tanh(), self.first], 1),)
 
 
 class LstmModel(Seq2Seq):
@@ -137,8 +138,9 @@ class Case:
         return cross_entropy(self.forced().flatten(0, 1), self.target.flatten())
 
     def soft_beam(self, form: str) -> Tensor:
-        forms = {"reference": REFERENCE, "dense": FAST, "pooled": self.pool}
-        how = (forms | {"checkpointed": Form(checkpoint=True)})[form]
+        every = Form(candidates=self.vocab)
+        forms = {"reference": REFERENCE, "dense": every, "pooled": self.pool}
+        how = (forms | {"checkpointed": replace(every, checkpoint=True)})[form]
         decoder = self.model.bound()
         decoder = LocallyNormalized(decoder) if self.normalize else decoder
         beam = soft_beam(decoder, self.costs, k=self.k, alpha=self.alpha, form=how)

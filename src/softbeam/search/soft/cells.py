@@ -1,9 +1,9 @@
 """The cells of a soft-beam step: their scores and thresholds, and the gradients of both.
 
-A cell is a prefix of the beam and a token. `soft.pooled` and `soft.dense` sum over the cells.
+A cell is a prefix of the beam and a token. `soft.pooled` and `soft.dense` sum over the cells,
+`soft.fast` calls one of them.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ class Task(NamedTuple):
     cost: Float[Tensor, "batch vocab"]
     how: Relaxation
     eos: int | None
-    pool: int  # cells of each sentence that enter the relaxation; 0 for all
+    pool: int  # most cells of each sentence that enter the relaxation; 0 for all
     peaks: list[Tensor]  # the largest scores are appended, to be checked after all steps
     numbers: Int[Tensor, " many"]  # 0, 1, ... to at least batch * beam
 
@@ -35,47 +35,59 @@ class Task(NamedTuple):
         return self.how.form.score == "soft"
 
 
+class Before(NamedTuple):
+    """What a step is given."""
+
+    source: Float[Tensor, "rows hidden"]  # the output layer's input, or the decoder's own scores
+    score: Float[Tensor, "batch prev"]
+    spent: Float[Tensor, "batch prev"]  # the cost so far
+    finished: Float[Tensor, "batch prev"]
+
+
+class After(NamedTuple):
+    """What a step returns, apart from the mixed state."""
+
+    emb: Float[Tensor, "slots emb"]
+    score: Float[Tensor, "batch beam"]
+    cost: Float[Tensor, "batch beam"]
+    ended: Float[Tensor, "batch beam"]
+    dropped: Float[Tensor, " batch"]  # a bound on the mass of the cells left out
+    p: Tensor
+    back: Float[Tensor, "batch beam prev"]
+
+
+class Felt(NamedTuple):
+    """Gradients of what a step returned; the mixed state's are in that of the back pointers."""
+
+    emb: Float[Tensor, "slots emb"]
+    score: Float[Tensor, "batch beam"]
+    cost: Float[Tensor, "batch beam"]
+    ended: Float[Tensor, "batch beam"]
+    back: Float[Tensor, "batch beam prev"]
+
+
 class Local(NamedTuple):
     """Scores of all tokens at a step, before the scores of their prefixes are added."""
 
     scores: Float[Tensor, "rows vocab"]
     offset: Float[Tensor, "batch prev"]  # of a row's cells: its score, less log Z if normalized
-    exps: Float[Tensor, "rows vocab"] | None  # exp(score - best) if normalized ...
-    sums: Float[Tensor, "rows 1"] | None  # ... and their sums
+    softmax: Float[Tensor, "rows vocab"] | None  # of the scores if normalized
 
 
 def local_scores(task: Task, source: Tensor, score: Float[Tensor, "batch prev"]) -> Local:
     """Algorithm 3, line 5, from hidden states and the output layer, or from scores themselves."""
-    scores, offset, exps, sums = source, score, None, None
+    scores, offset, softmax = source, score, None
     if task.output is not None:
-        assert task.output.bias is not None
-        scores = torch.addmm(task.output.bias, source, task.output.table.T)
+        scores = task.output.product(source)
         if task.normalize:
-            best = scores.amax(-1, keepdim=True)
+            best, softmax = scores.amax(-1), scores.softmax(-1)
             task.peaks.append(best)
-            exps = (scores - best).exp_()
-            sums = exps.sum(-1, keepdim=True)
-            offset = score - sums.log().add_(best).view_as(score)
+            log_z = best.sub_(softmax.amax(-1).log_())  # the best token's is exp(best) / Z
+            offset = score - log_z.view_as(score)
     if task.how.cost_scale:  # line 5 of Sec. 2.5
         added = task.how.cost_scale * task.cost[:, None]
         scores = (scores.unflatten(0, score.shape) + added).flatten(0, 1)
-    return Local(scores, offset, exps, sums)
-
-
-def log_z_gradients(
-    task: Task,
-    hidden: Float[Tensor, "rows hidden"],
-    d_hidden: Float[Tensor, "rows hidden"],
-    d_offset: Float[Tensor, "batch prev"],
-    exps: Float[Tensor, "rows vocab"] | None,
-    sums: Float[Tensor, "rows 1"] | None,
-) -> Float[Tensor, "rows hidden"]:
-    """Add the gradient of -log Z, a softmax, to that of `hidden` and to the output layer's."""
-    if task.output is None or exps is None or sums is None:
-        return d_hidden
-    softmax = exps * (d_offset.reshape(-1, 1) / sums).neg_()
-    task.output.add(softmax, hidden)
-    return d_hidden.addmm_(softmax, task.output.table)
+    return Local(scores, offset, softmax)
 
 
 def stay_scores(task: Task, score: Float[Tensor, "batch prev"]) -> Float[Tensor, "batch prev"]:
@@ -145,28 +157,6 @@ def weight_gradient(
     return through(finished, stays) - through(1 - finished, going)
 
 
-def mixed(back: Float[Tensor, "batch beam prev"], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Weighted sums of a state's rows (Algorithm 3, lines 14-16)."""
-    batch, beam, prev = back.shape
-    return tuple(
-        torch.bmm(back, rows.reshape(batch, prev, -1)).view(batch * beam, *rows.shape[1:])
-        for rows in state
-    )
-
-
-def mixed_gradients(
-    back: Float[Tensor, "batch beam prev"], state: Sequence[Tensor], grads: Sequence[Tensor]
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Gradients of `back` and of the state's tensors, given those of `mixed`."""
-    (batch, beam, prev), turned = back.shape, back.mT
-    d_back, d_state = torch.zeros_like(back), []
-    for rows, grad in zip(state, grads, strict=True):
-        grad = grad.reshape(batch, beam, -1)
-        d_back.baddbmm_(grad, rows.reshape(batch, prev, -1).mT)
-        d_state.append(torch.bmm(turned, grad).view_as(rows))
-    return d_back, tuple(d_state)
-
-
 def best_cells(
     scores: Float[Tensor, "rows vocab"], offset: Float[Tensor, "batch prev"], n: int
 ) -> tuple[Float[Tensor, "batch {n}"], Int[Tensor, "batch {n}"]]:
@@ -175,19 +165,23 @@ def best_cells(
     In a large vocabulary, the n best lie in the n blocks of tokens with the best maxima.
     """
     (batch, prev), vocab = offset.shape, scores.shape[1]
-    block = 16
-    blocks = vocab // block
-    if vocab < 4096 or blocks < 4 * n:
-        return (scores.view(batch, prev, -1) + offset[..., None]).view(batch, -1).topk(n)
-    tops = scores[:, : blocks * block].unflatten(1, (block, blocks)).amax(1)
-    chosen = (tops.view(batch, prev, -1) + offset[..., None]).view(batch, -1).topk(n).indices
-    first = chosen + torch.div(chosen, blocks, rounding_mode="floor") * (vocab - blocks)
+    block = min(range(16, 7, -1), key=lambda size: vocab % size)  # tokens of a block
+    blocks, offset = vocab // block, offset[..., None]
+    if blocks < 64 or prev * blocks < 2 * n:
+        return (scores.view(batch, prev, -1) + offset).view(batch, -1).topk(n)
+    tops = scores[:, : blocks * block].view(-1, block, blocks).amax(1).view(batch, prev, -1)
+    chosen = tops.add_(offset).view(batch, -1).topk(n, sorted=False).indices
+    parent = chosen.div(blocks, rounding_mode="floor")
+    first = torch.add(chosen, parent, alpha=vocab - blocks)
     inside = torch.arange(0, blocks * block, blocks, device=scores.device)
-    index = (first[:, None] + inside[:, None]).flatten(1)
+    index = (first[..., None] + inside).view(batch, -1)
+    near = scores.view(batch, -1).gather(1, index).view(batch, n, -1)
+    near = near.add_(offset[..., 0].gather(1, parent)[..., None]).view(batch, -1)
     if blocks * block < vocab:
         rest = torch.arange(blocks * block, vocab, device=scores.device)
         rows = torch.arange(0, prev * vocab, vocab, device=scores.device)
-        index = torch.cat([index, (rows[:, None] + rest).flatten().expand(batch, -1)], 1)
-    near = scores.view(batch, -1).gather(1, index) + offset.gather(1, index // vocab)
+        index = torch.cat([index, (rows[:, None] + rest).view(1, -1).expand(batch, -1)], 1)
+        last = scores.view(batch, prev, -1)[..., blocks * block :] + offset
+        near = torch.cat([near, last.view(batch, -1)], 1)
     s, best = near.topk(n)
     return s, index.gather(1, best)

@@ -1,4 +1,4 @@
-"""A soft-beam step over all cells, with a backward pass of its own; p is not kept but recomputed.
+"""A soft-beam step over all cells, with its gradients; p is not kept but recomputed.
 
 The step equals `soft_beam_step` and `soft_beam_step_eos`.
 """
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from softbeam.search.decoders import PAD
 from softbeam.search.relaxations import soft_indices, weighted_soft_indices
 from softbeam.search.soft.cells import (
+    After,
+    Before,
+    Felt,
+    Local,
     Task,
-    local_scores,
     log_weight,
-    mixed,
-    mixed_gradients,
     stay_scores,
     threshold_gradients,
     thresholds,
@@ -26,93 +26,70 @@ from softbeam.search.soft.cells import (
 from softbeam.tensors import best_columns
 
 
-class DenseStep(torch.autograd.Function):
-    """Lines 5-17 of Algorithm 3 over all cells; takes and returns what `PooledStep` does."""
+def dense_step(task: Task, before: Before, local: Local) -> tuple[After, tuple[Tensor | None, ...]]:
+    """Lines 5-17 of Algorithm 3 over all cells, and what `dense_gradients` needs."""
+    (_, score, spent, finished), (batch, prev) = before, before.score.shape
+    best = best_columns(local.scores, min(task.how.k, local.scores.shape[1]))
+    top = local.scores.gather(1, best).view(batch, prev, -1) + local.offset[..., None]
+    stay = stay_scores(task, score)
+    m = thresholds(task, top, stay, finished)  # line 7: Algorithm 2, line 3
+    scores = local.scores.view(batch, prev, -1)
+    cells = _Cells(task, scores, m, local.offset, stay, finished)
+    if not task.normalize:
+        task.peaks.append(top)
+    word, part, rise, log_top = cells.sums()
+    ended = torch.zeros_like(m)
+    if task.eos is not None:
+        stays = cells.stays(log_top)
+        part, rise = part + stays, rise + (stays * cells.above()).sum(-1)
+        word[..., PAD] += stays.sum(-1)
+        ended = word[..., task.eos] + stays.sum(-1)
+    z = part.sum(-1)
+    back, rise, ended = part / z[..., None], rise / z, ended / z  # line 9
+    emb = (word.flatten(0, 1) @ task.embedding.table) / z.view(-1, 1)
+    cost = (torch.bmm(word, task.cost[..., None]) / z[..., None])[..., 0]
+    cost += torch.bmm(back, spent[..., None])[..., 0]
+    p = cells.indices() if task.how.form.diagnostics else m.new_empty(0)
+    new_score = rise + m if task.soft else m  # line 13
+    after = After(emb, new_score, cost, ended.clamp(0, 1), m.new_zeros(batch), p, back)
+    log_z = z.log().add_(log_top)
+    return after, (best, top, log_z, back, rise, emb, cost, ended, *cells[1:5])
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        task: Task,
-        source: Tensor,
-        score: Tensor,
-        spent: Tensor,
-        finished: Tensor,
-        w_token: Tensor | None,
-        e_token: Tensor,
-        *state: Tensor,
-    ) -> tuple[Tensor, ...]:
-        batch, prev = score.shape
-        local = local_scores(task, source, score)
-        best = best_columns(local.scores, min(task.how.k, local.scores.shape[1]))
-        top = local.scores.gather(1, best).view(batch, prev, -1) + local.offset[..., None]
-        stay = stay_scores(task, score)
-        m = thresholds(task, top, stay, finished)  # line 7: Algorithm 2, line 3
-        scores = local.scores.view(batch, prev, -1)
-        cells = _Cells(task, scores, m, local.offset, stay, finished)
-        if not task.normalize:
-            task.peaks.append(top)
-        word, part, rise, log_top = cells.sums()
-        ended = torch.zeros_like(m)
-        if task.eos is not None:
-            stays = cells.stays(log_top)
-            part, rise = part + stays, rise + (stays * cells.above()).sum(-1)
-            word[..., PAD] += stays.sum(-1)
-            ended = word[..., task.eos] + stays.sum(-1)
-        z = part.sum(-1)
-        back, rise, ended = part / z[..., None], rise / z, ended / z  # line 9
-        emb = (word.flatten(0, 1) @ task.embedding.table) / z.view(-1, 1)
-        cost = (torch.bmm(word, task.cost[..., None]) / z[..., None])[..., 0]
-        cost += torch.bmm(back, spent[..., None])[..., 0]
-        dropped, p = m.new_zeros(batch), m.new_empty(0)
-        if task.how.form.diagnostics:
-            p = cells.indices()
-        ctx.mark_non_differentiable(dropped, p, back)
-        ctx.save_for_backward(
-            *(source, score, spent, best, top, z.log().add_(log_top), back, rise, emb, cost, ended),
-            *(*cells[1:], *state),
-        )
-        ctx.task = task
-        new_score = rise + m if task.soft else m  # line 13
-        states = mixed(back, state)  # lines 14-16
-        return emb, new_score, cost, ended.clamp(0, 1), dropped, p, back, *states
 
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, d_emb: Tensor, d_score: Tensor, d_cost: Tensor, d_ended: Tensor, *rest: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        task, saved = ctx.task, ctx.saved_tensors
-        source, score, spent, best, top, log_z, back, rise, emb, cost, ended = saved[:11]
-        cells, state = _Cells(task, *saved[11:16]), saved[16:]
-        d_rise = d_score if task.soft else torch.zeros_like(d_score)
-        d_ended = d_ended * ended.le(1)  # rounding may pass 1
-        pair, d_state = mixed_gradients(back, state, rest[3:])
-        mean = (back * pair).sum(-1) + rise * d_rise + cost * d_cost + ended * d_ended
-        mean += (emb * d_emb).sum(-1).view_as(mean)  # sum p G, from the sums themselves
-        pair += d_cost[..., None] * spent[:, None] - mean[..., None]
-        d_word = (d_emb @ task.embedding.table.T).view(*mean.shape, -1)
-        d_word.addcmul_(d_cost[..., None], task.cost[:, None])
-        if task.eos is not None:
-            d_word[..., task.eos] += d_ended
-        word, d_scores, d_c, d_bias = cells.gradients(log_z, pair, d_word, d_rise)
-        d_offset, d_x, d_finished, d_before = -d_c.sum(1), -d_c.sum(-1), None, None
-        if task.eos is not None and d_bias is not None:
-            stays, above, slope = cells.stays(log_z), cells.above(), d_rise[..., None]
-            word[..., PAD] += stays.sum(-1)
-            g = (pair + (d_word[..., PAD] + d_ended)[..., None]).addcmul_(slope, above)
-            d_above = torch.addcmul(slope, g, above, value=-2 * task.how.alpha).mul_(stays)
-            d_x, d_before = d_x + d_above.sum(-1), d_above.sum(1)
-            d_finished = weight_gradient(cells.finished, d_bias, (stays * g).sum(1))
-        task.embedding.add(word.flatten(0, 1), d_emb)
-        felt = threshold_gradients(task, (top, cells.stay, cells.finished), d_score, d_x)
-        d_scores.view(len(best), -1).scatter_add_(1, best, felt[0].view(len(best), -1))
-        d_offset += felt[0].sum(-1)
-        if d_before is not None and d_finished is not None:
-            d_before, d_finished = d_before + felt[1], d_finished + felt[2]
-        d_source = _source_gradient(task, source, d_scores, d_offset, cells, score)
-        d_before = d_offset if d_before is None else d_offset + d_before
-        d_spent = torch.bmm(d_cost[:, None], back)[:, 0]
-        return None, d_source, d_before, d_spent, d_finished, None, None, *d_state
+def dense_gradients(
+    task: Task, before: Before, kept: tuple[Any, ...], felt: Felt
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of source, score and finished mass; those of the tables go to the tables."""
+    best, top, log_z, back, rise, emb, cost, ended = kept[:8]
+    scores, m, offset, stay = kept[8:]
+    cells, pair = _Cells(task, scores, m, offset, stay, before.finished), felt.back
+    d_emb, d_score, d_cost = felt[:3]
+    d_rise = d_score if task.soft else torch.zeros_like(d_score)
+    d_ended = felt.ended * ended.le(1)  # rounding may pass 1
+    mean = (back * pair).sum(-1) + rise * d_rise + cost * d_cost + ended * d_ended
+    mean += (emb * d_emb).sum(-1).view_as(mean)  # sum p G, from the sums themselves
+    pair += d_cost[..., None] * before.spent[:, None] - mean[..., None]
+    d_word = (d_emb @ task.embedding.table.T).view(*mean.shape, -1)
+    d_word.addcmul_(d_cost[..., None], task.cost[:, None])
+    if task.eos is not None:
+        d_word[..., task.eos] += d_ended
+    word, d_scores, d_c, d_bias = cells.gradients(log_z, pair, d_word, d_rise)
+    d_offset, d_x, d_finished, d_before = -d_c.sum(1), -d_c.sum(-1), None, None
+    if task.eos is not None and d_bias is not None:
+        stays, above, slope = cells.stays(log_z), cells.above(), d_rise[..., None]
+        word[..., PAD] += stays.sum(-1)
+        g = (pair + (d_word[..., PAD] + d_ended)[..., None]).addcmul_(slope, above)
+        d_above = torch.addcmul(slope, g, above, value=-2 * task.how.alpha).mul_(stays)
+        d_x, d_before = d_x + d_above.sum(-1), d_above.sum(1)
+        d_finished = weight_gradient(cells.finished, d_bias, (stays * g).sum(1))
+    task.embedding.add(word.flatten(0, 1), d_emb)
+    through = threshold_gradients(task, (top, cells.stay, cells.finished), d_score, d_x)
+    d_scores.view(len(best), -1).scatter_add_(1, best, through[0].view(len(best), -1))
+    d_offset += through[0].sum(-1)
+    if d_before is not None and d_finished is not None:
+        d_before, d_finished = d_before + through[1], d_finished + through[2]
+    d_source = _source_gradient(task, before, d_scores, d_offset, cells)
+    return d_source, d_offset if d_before is None else d_offset + d_before, d_finished
 
 
 class _Cells(NamedTuple):
@@ -213,7 +190,7 @@ class _Cells(NamedTuple):
 
 
 def _source_gradient(
-    task: Task, source: Tensor, d_scores: Tensor, d_offset: Tensor, cells: _Cells, score: Tensor
+    task: Task, before: Before, d_scores: Tensor, d_offset: Tensor, cells: _Cells
 ) -> Tensor:
     """The gradient of the hidden states, or of the scores themselves; log Z adds a softmax."""
     if task.output is None:
@@ -222,10 +199,10 @@ def _source_gradient(
         raw = cells.scores
         if task.how.cost_scale:
             raw = raw - task.how.cost_scale * task.cost[:, None]
-        softmax = (raw - (score - cells.offset)[..., None]).exp_()
+        softmax = (raw - (before.score - cells.offset)[..., None]).exp_()
         d_scores.addcmul_(softmax, d_offset[..., None], value=-1)
     d_scores = d_scores.flatten(0, 1)
-    task.output.add(d_scores, source)
+    task.output.add(d_scores, before.source)
     return d_scores @ task.output.table
 
 

@@ -1,48 +1,55 @@
 """Fast forms of a soft-beam step, equal to `soft_beam_step` and `soft_beam_step_eos` in value.
 
-A step is one autograd function after the decoder's own: `PooledStep` over a pool of candidates, or
-`DenseStep` over all cells. Neither keeps anything of size k x k x V, and gradients of the embedding
-and of the output layer are computed once for all steps. `search.soft.loop.soft_beams` calls them.
+A step is one autograd function after the decoder's own, over a pool of candidates or over all
+cells. It keeps nothing of size k x k x V, and gradients of the embedding and of the output layer
+are added up over the steps. `search.soft.loop.soft_beams` calls it.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from softbeam.errors import NotFinite
 from softbeam.search.decoders import LocallyNormalized, checked_scores
 from softbeam.search.soft.beam import ALL_FORBIDDEN, Relaxation, SoftBeam, with_finite_scores
-from softbeam.search.soft.cells import Task
-from softbeam.search.soft.dense import DenseStep
+from softbeam.search.soft.cells import Before, Felt, Task, local_scores
+from softbeam.search.soft.dense import dense_gradients, dense_step
 from softbeam.search.soft.form import Form
-from softbeam.search.soft.pooled import PooledStep
+from softbeam.search.soft.pooled import chosen_pool, pooled_gradients, pooled_step
 from softbeam.tensors import SharedTable, heaviest, map_state
 from softbeam.types import Decoder, ProjectingDecoder, ReadoutDecoder, State
 
+ALL = 128  # largest vocabulary of which all tokens are candidates by default ...
+POOLED = 64  # ... and candidates of larger ones
 PROJECTED = 128  # largest vocabulary whose embeddings go through the decoder's input layer at once
 
 
-def pool_sizes(form: Form, k: int, vocab: int, device: torch.device) -> list[int]:
-    """Numbers of best cells of a sentence to try, in turn; 0, the last, is all of them.
+def pool_sizes(form: Form, k: int, table: Float[Tensor, "vocab emb"]) -> list[int]:
+    """Numbers of best cells of a sentence to try, in turn; 0 is all of them.
 
-    On a CPU each step takes as few as it needs; elsewhere a few may do for all steps.
+    On a CPU each step takes as few as it needs, or else all; elsewhere a few may do for all steps.
     """
-    if form.candidates is None or form.candidates >= vocab:
+    vocab = len(table)
+    candidates = form.candidates or (POOLED if vocab > ALL else vocab)
+    if candidates >= vocab:
         return [0]
-    most = max(k, min(k * form.candidates, vocab - 1))  # the first step has one row alone
-    few = min(most, max(k, form.candidates))
-    return [few, most, 0] if few < most and device.type != "cpu" else [most, 0]
+    most = max(k, min(k * candidates, vocab - 1))  # the first step has one row alone
+    few = min(most, max(k, candidates))
+    return [most] if table.device.type == "cpu" else [*sorted({few, most}), 0]
 
 
 class FastSteps:
     """The steps of one soft beam over a decoder.
 
-    Args:
-        decoder: the decoder.
-        pool: cells of each sentence that enter the relaxation; 0 for all.
+    `pool` is the number of cells of each sentence that enter the relaxation, 0 for all.
     """
 
-    def __init__(self, decoder: Decoder, pool: int):
-        self.pool, self.normalize = pool, False
+    def __init__(self, decoder: Decoder):
+        self.pool, self.normalize = 0, False
         self.decoder, self.readout, self.output = decoder, None, None
         self.peaks: list[Tensor] = []  # the largest scores of every step
         self.numbers = torch.arange(0)
@@ -68,7 +75,7 @@ class FastSteps:
         shared = self.output, self.normalize, self.embedding
         task = Task(*shared, cost, relaxation, eos, self.pool, self.peaks, self.numbers)
         alone = relaxation.k == beam.score.shape[1] == 1  # the only row has weight 1
-        emb, score, spent, finished, dropped, p, back, *mixed = self.function.apply(
+        emb, score, spent, finished, dropped, p, back, *mixed = SoftStep.apply(
             *(task, source, beam.score, beam.cost, beam.finished),
             *(None if self.output is None else self.output.token, self.embedding.token),
             *([] if alone else floating(state)),
@@ -83,10 +90,6 @@ class FastSteps:
             dropped=beam.dropped.maximum(dropped),
             p=p,
         )
-
-    @property
-    def function(self) -> type[PooledStep] | type[DenseStep]:
-        return PooledStep if self.pool else DenseStep
 
     def advanced(self, beam: SoftBeam, alpha: float) -> tuple[Tensor, State]:
         """The input of the output layer, or else the decoder's own scores; and the new state."""
@@ -104,6 +107,84 @@ class FastSteps:
         if not bool(peaks.isfinite().all()):
             checked_scores(peaks[~peaks.isfinite()][:1, None])  # the first is the cause of others
             raise NotFinite(ALL_FORBIDDEN)
+
+
+class SoftStep(torch.autograd.Function):
+    """Lines 5-17 of Algorithm 3. Returns an `After` and the mixed state."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        task: Task,
+        source: Tensor,
+        score: Tensor,
+        spent: Tensor,
+        finished: Tensor,
+        w_token: Tensor | None,
+        e_token: Tensor,
+        *state: Tensor,
+    ) -> tuple[Tensor, ...]:
+        before = Before(source, score, spent, finished)
+        local = local_scores(task, source, score)
+        pool = chosen_pool(task, local, before) if task.pool else None
+        if pool is None:
+            after, kept = dense_step(task, before, local)
+        else:
+            after, kept = pooled_step(task, before, local, pool)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(after.dropped, after.p, after.back)
+        ctx.save_for_backward(*before, after.back, *kept, *state)
+        ctx.task, ctx.pooled, ctx.states = task, pool is not None, len(state)
+        return *after, *mixed(after.back, state)  # lines 14-16
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        before, back, first = Before(*saved[:4]), saved[4], len(saved) - ctx.states
+        d_back, d_state = mixed_gradients(back, saved[first:], grads[7:])
+        d_emb, d_score, d_cost, d_ended = grads[:4]
+        none = torch.zeros_like(back[..., 0])  # of what nothing reads, as after the last step
+        if d_emb is None:
+            d_emb = none.new_zeros(none.numel(), ctx.task.embedding.table.shape[1])
+        d_cost = none if d_cost is None else d_cost
+        felt = Felt(
+            d_emb,
+            none if d_score is None else d_score,
+            d_cost,
+            none if d_ended is None else d_ended,
+            d_back,
+        )
+        gradients = pooled_gradients if ctx.pooled else dense_gradients
+        d_source, d_before, d_finished = gradients(ctx.task, before, saved[5:first], felt)
+        d_spent = torch.bmm(d_cost[:, None], back)[:, 0]
+        return None, d_source, d_before, d_spent, d_finished, None, None, *d_state
+
+
+def mixed(back: Float[Tensor, "batch beam prev"], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Weighted sums of a state's rows (Algorithm 3, lines 14-16)."""
+    batch, beam, prev = back.shape
+    return tuple(
+        torch.bmm(back, rows.reshape(batch, prev, -1)).view(batch * beam, *rows.shape[1:])
+        for rows in state
+    )
+
+
+def mixed_gradients(
+    back: Float[Tensor, "batch beam prev"], state: Sequence[Tensor], grads: Sequence[Tensor | None]
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Gradients of `back` and of the state's tensors, given those of `mixed`."""
+    (batch, beam, prev), turned = back.shape, back.mT
+    d_back = torch.zeros_like(back)
+    d_state: list[Tensor | None] = []
+    for rows, grad in zip(state, grads, strict=True):
+        if grad is None:
+            d_state.append(None)
+            continue
+        grad = grad.reshape(batch, beam, -1)
+        d_back.baddbmm_(grad, rows.reshape(batch, prev, -1).mT)
+        d_state.append(torch.bmm(turned, grad).view_as(rows))
+    return d_back, tuple(d_state)
 
 
 def floating(state: State) -> list[Tensor]:

@@ -19,7 +19,7 @@ from softbeam.search.soft.beam import Diagnostics, Relaxation, SoftBeam, lowest
 from softbeam.search.soft.fast import FastSteps, pool_sizes
 from softbeam.search.soft.form import FAST, Form
 from softbeam.search.soft.step import soft_beam_step, soft_beam_step_eos
-from softbeam.tensors import length_mask
+from softbeam.tensors import length_mask, random_state, set_random_state
 from softbeam.types import Decoder
 
 
@@ -46,24 +46,45 @@ def soft_beams(
         costs = decoder.embedding.new_zeros(1, 1, 1).expand(len(decoder.start()[1]), time, vocab)
     run = partial(_run, relaxation, costs[:, :time], lengths, eos)
     if form.reference:
-        yield from run(decoder, partial(_step, decoder))
-        return
-    here = decoder.embedding.device.type == "cpu"
-    random = torch.get_rng_state()
-    for number, pool in enumerate(pool_sizes(form, k, vocab, decoder.embedding.device)):
-        if number:
-            torch.set_rng_state(random)  # a repeated search drops out the same numbers
-        steps, beams = FastSteps(decoder, pool), []
-        for t, beam in enumerate(run(steps.decoder, steps)):
-            beams.append(beam)
-            checked = here or t in (1, time - 1)  # elsewhere the host would wait at every step
-            if pool and checked and bool((beam.dropped > form.tolerance).any()):
-                break
+        yield from run(decoder, partial(_step, decoder), ())
+    else:
+        sizes = pool_sizes(form, k, decoder.embedding)
+        yield from _fast_beams(decoder, run, sizes, time, form.tolerance)
+
+
+def _fast_beams(
+    decoder: Decoder,
+    run: Callable[..., Iterator[SoftBeam]],
+    sizes: list[int],
+    time: int,
+    tolerance: float,
+) -> list[SoftBeam]:
+    """The beams of a search in its fast form, with as many candidates as the tolerance asks for.
+
+    On a CPU a step sees how many it needs. Elsewhere the host would have to wait for the number.
+    There the bound on the mass left out is read after the second step and after the last, and
+    the steps after the last good one are repeated with more candidates and the same dropout.
+    """
+    device, steps = decoder.embedding.device, FastSteps(decoder)
+    beams: list[SoftBeam] = []
+    randoms: list[Tensor] = []  # before each step
+    for pool in sizes:
+        steps.pool, left = pool, run(steps.decoder, steps, tuple(beams))
+        while len(beams) < time:
+            if len(sizes) > 1:
+                randoms.append(random_state(device))
+            beams.append(next(left))
+            if len(sizes) > 1 and len(beams) in (2, time):
+                bounds = torch.stack([beam.dropped.amax() for beam in beams])  # they never fall
+                good = len(beams) - int(bounds.gt(tolerance).sum())
+                if good < len(beams):
+                    set_random_state(randoms[good], device)
+                    del beams[good:], randoms[good:]
+                    break
         else:
-            steps.check()
-            yield from beams
-            return
-        steps.check()
+            break
+    steps.check()
+    return beams
 
 
 def _run(
@@ -73,15 +94,17 @@ def _run(
     eos: int | None,
     decoder: Decoder,
     step: Callable[..., SoftBeam],
+    before: tuple[SoftBeam, ...],
 ) -> Iterator[SoftBeam]:
-    """Yield the beam after each step of `step`."""
-    beam, vocab, time = _start(decoder), costs.shape[2], costs.shape[1]
+    """Yield the beam after each step of `step`; those `before` are not repeated."""
+    beam, vocab, time = before[-1] if before else _start(decoder), costs.shape[2], costs.shape[1]
     shortest = time if lengths is None else int(lengths.min())
     if relaxation.form.checkpoint:
         step = partial(checkpoint, step, use_reentrant=False)
-    for t, width in enumerate(beam_widths(relaxation.k, vocab, time, eos=eos is not None)):
+    widths = beam_widths(relaxation.k, vocab, time, eos=eos is not None)
+    for t in range(len(before), time):
         cost = costs[:, t].to(beam.score.dtype)
-        new = step(beam, cost, relaxation._replace(k=width), eos)
+        new = step(beam, cost, relaxation._replace(k=widths[t]), eos)
         beam = new if lengths is None or t < shortest else _freeze(new, beam, t < lengths)
         yield beam
 
@@ -158,7 +181,9 @@ def _freeze(new: SoftBeam, old: SoftBeam, running: Bool[Tensor, " batch"]) -> So
 def final_weights(beam: SoftBeam, alpha: float) -> Float[Tensor, "batch beam"]:
     """peaked-softmax(s_T): which element is the best, in a soft manner (Algorithm 3, line 19)."""
     check_alpha(alpha, "alpha_final")
-    return peaked_softmax(beam.score.masked_fill(~beam.real, lowest(beam.score) / alpha), alpha)
+    return peaked_softmax(
+        beam.score.masked_fill(~beam.real, lowest(beam.score) / max(alpha, 1.0)), alpha
+    )
 
 
 def expected_cost(beam: SoftBeam, alpha: float) -> Float[Tensor, " batch"]:

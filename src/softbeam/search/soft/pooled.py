@@ -1,4 +1,4 @@
-"""A soft-beam step over a pool of candidates, with a backward pass of its own.
+"""A soft-beam step over a pool of candidates, with its gradients.
 
 Only the best cells of each sentence enter the relaxation, with a bound on the mass that all others
 would have had. The step equals `soft_beam_step` and `soft_beam_step_eos` to that bound.
@@ -10,130 +10,149 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from softbeam.search.decoders import PAD
 from softbeam.search.soft.cells import (
+    After,
+    Before,
+    Felt,
     Local,
     Task,
     best_cells,
-    local_scores,
     log_weight,
-    log_z_gradients,
-    mixed,
-    mixed_gradients,
     stay_scores,
     threshold_gradient,
     threshold_gradients,
     thresholds,
     weight_gradient,
 )
-from softbeam.tensors import best_columns
+from softbeam.tensors import SharedTable, best_columns
 
 
-class PooledStep(torch.autograd.Function):
-    """Lines 5-17 of Algorithm 3 over the best cells of each sentence.
+class Pool(NamedTuple):
+    """The best cells of each sentence, best first, and what sets thresholds if sequences end."""
 
-    Returns embedding, score, cost and finished mass of the new elements, the bound on the mass
-    left out, p, back pointers, and the mixed state. `spent` is the cost so far. With `eos`, staying
-    finished is one more cell of each row, which counts as padding.
+    s: Float[Tensor, "batch cells"]
+    cells: Int[Tensor, "batch cells"]  # prefix * vocab + token
+    ends: "_Ending | None"
+
+
+def chosen_pool(task: Task, local: Local, before: Before) -> Pool | None:
+    """As few cells as the tolerance allows; None if more than `task.pool` are needed.
+
+    The host would have to wait for a device to know the number, so that elsewhere than on a CPU
+    the pool has a fixed size, and the bound is compared with the tolerance after the steps.
     """
+    ends = _ending(task, local, before) if task.eos is not None else None
+    if local.scores.device.type != "cpu":
+        return Pool(*best_cells(local.scores, local.offset, task.pool), ends)
+    k, cells = task.how.k, local.offset.shape[1] * local.scores.shape[1]
+    tolerance = max(task.how.form.tolerance, torch.finfo(local.scores.dtype).tiny)
+    near = math.log(max(cells / tolerance, 1.0)) / task.how.alpha  # (m_k - s)^2 of a cell to keep
+    least = None
+    if ends is not None:
+        least = ends.m[:, -1:] - (near - ends.mass / task.how.alpha).clamp_min_(0).sqrt_()
+    for n in sorted({min(task.pool, max(size, k)) for size in (FEW, 3 * FEW, task.pool)}):
+        s, index = best_cells(local.scores, local.offset, n)
+        low = s[:, k - 1 : k] - math.sqrt(near) if least is None else least
+        size = int(torch.gt(s, low).sum(1).amax()) + 1
+        if size <= n:
+            return Pool(s[:, :size], index[:, :size], ends)
+    return None
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        task: Task,
-        source: Tensor,
-        score: Tensor,
-        spent: Tensor,
-        finished: Tensor,
-        w_token: Tensor | None,
-        e_token: Tensor,
-        *state: Tensor,
-    ) -> tuple[Tensor, ...]:
-        prev, vocab = score.shape[1], len(task.embedding.table)
-        local = local_scores(task, source, score)
-        ends = _ending(task, local, score, finished) if task.eos is not None else None
-        s, index = _pool(task, local, ends)
-        m = s[:, : task.how.k].contiguous() if ends is None else ends.m  # line 7
-        parent, token = index // vocab, index % vocab
-        if ends is not None:
-            s, parent, token = _with_stays(s, parent, token, ends.stay)
-        x = s[:, None] - m[:, :, None]  # batch beam cells
-        bias = m.new_zeros(()) if ends is None else _log_weights(finished, parent)[:, None]
-        logits = torch.addcmul(bias, x, x, value=-task.how.alpha)  # line 7: Algorithm 2, line 5
-        p = logits.softmax(-1)
-        owner = torch.eq(parent[..., None], task.numbers[:prev]).to(s.dtype)
-        back = torch.bmm(p, owner)  # line 9
-        rows = task.embedding.table.index_select(0, token.view(-1)).view(*token.shape, -1)
-        cost = task.cost.gather(1, token) + spent.gather(1, parent)
-        ended = torch.zeros_like(m)
-        if ends is not None:
-            ended = torch.bmm(p, _ends(task, token, prev)[..., None])[..., 0]
-        least, others = s[:, index.shape[1] - 1], prev * vocab - index.shape[1]
-        dropped = _dropped(task, least, m, logits, p, others)
-        ctx.mark_non_differentiable(dropped, p, back)
-        ctx.save_for_backward(
-            *(source, finished, index, token, parent, owner, x, p, back, rows, cost, ended),
-            *((None, None, None) if ends is None else ends[:3]),
-            *(local.exps, local.sums, *state),
-        )
-        ctx.task = task
-        if not task.normalize:
-            task.peaks.append(m if ends is None else ends.top)
-        return (
-            torch.bmm(p, rows).view(-1, rows.shape[2]),  # line 11
-            (p * x).sum(-1).add_(m) if task.soft else m,  # line 13
-            (p * cost[:, None]).sum(-1),  # lines 12 and 17
-            ended.clamp(0, 1),
-            dropped,
-            p,
-            back,
-            *mixed(back, state),  # lines 14-16
-        )
 
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, d_emb: Tensor, d_score: Tensor, d_cost: Tensor, d_ended: Tensor, *rest: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        task, saved = ctx.task, ctx.saved_tensors
-        source, finished, index, token, parent, owner, x, p, back = saved[:9]
-        rows, cost, ended, best, top, stay, exps, sums, *state = saved[9:]
-        (batch, beam, prev), cells = back.shape, index.shape[1]
-        d_back, d_state = mixed_gradients(back, state, rest[3:])
-        g = torch.bmm(d_emb.view(batch, beam, -1), rows.mT)  # d loss / d p
-        g.baddbmm_(d_back, owner.mT).addcmul_(d_cost[..., None], cost[:, None])
+FEW = 32  # cells that suffice for most sentences of a trained model
+
+
+def pooled_step(
+    task: Task, before: Before, local: Local, pool: Pool
+) -> tuple[After, tuple[Tensor | None, ...]]:
+    """Lines 5-17 of Algorithm 3 over a pool, and what `pooled_gradients` needs.
+
+    With `eos`, staying finished is one more cell of each row, which counts as padding.
+    """
+    prev, vocab = before.score.shape[1], len(task.embedding.table)
+    s, index, ends = pool
+    parent = index.div(vocab, rounding_mode="floor")
+    token = torch.sub(index, parent, alpha=vocab)
+    m = s[:, : task.how.k] if ends is None else ends.m  # line 7
+    if ends is not None:
+        s, parent, token = _with_stays(s, parent, token, ends.stay)
+    x = s[:, None] - m[..., None]  # batch beam cells
+    logits = torch.mul(x, x).mul_(-task.how.alpha)  # line 7: Algorithm 2, line 5
+    if ends is not None:
+        logits += _log_weights(before.finished, parent)[:, None]
+    p = logits.softmax(-1)
+    owner = torch.eq(parent[..., None], task.numbers[:prev]).to(s.dtype)
+    back = torch.bmm(p, owner)  # line 9
+    rows = task.embedding.table.index_select(0, token.view(-1)).view(*token.shape, -1)
+    cost = task.cost.gather(1, token).add_(before.spent.gather(1, parent))
+    ended = torch.zeros_like(back[..., 0])
+    if ends is not None:
+        ended = torch.bmm(p, _ends(task, token, prev)[..., None])[..., 0]
+    least, others = s[:, index.shape[1] - 1], prev * vocab - index.shape[1]
+    if not task.normalize:
+        task.peaks.append(m if ends is None else ends.top)
+    after = After(
+        torch.bmm(p, rows).view(-1, rows.shape[2]),  # line 11
+        (p * x).sum(-1).add_(m) if task.soft else m.clone(),  # line 13
+        torch.bmm(p, cost[..., None])[..., 0],  # lines 12 and 17
+        ended if ends is None else ended.clamp(0, 1),
+        _dropped(task, least, m, logits, p, others),
+        p,
+        back,
+    )
+    kept = (index, token, owner, x, p, rows, cost, ended, local.softmax)
+    return after, kept + ((None, None, None) if ends is None else ends[:3])
+
+
+def pooled_gradients(
+    task: Task, before: Before, kept: tuple[Any, ...], felt: Felt
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of source, score and finished mass; those of the tables go to the tables."""
+    index, token, owner, x, p, rows, cost, ended, softmax, best, top, stay = kept
+    (batch, prev), beam, cells = before.score.shape, p.shape[1], index.shape[1]
+    g = torch.bmm(felt.emb.view(batch, beam, -1), rows.mT)  # d loss / d p
+    g.baddbmm_(felt.back, owner.mT).addcmul_(felt.cost[..., None], cost[:, None])
+    if best is not None:
+        d_ended = felt.ended * ended.le(1)  # rounding may pass 1
+        g.addcmul_(d_ended[..., None], _ends(task, token, prev)[:, None])
+    slope = felt.score[..., None] if task.soft else felt.score.new_zeros(())
+    g.addcmul_(slope, x)
+    g -= (p * g).sum(-1, keepdim=True)
+    d_x = torch.addcmul(slope, g, x, value=-2 * task.how.alpha).mul_(p)
+    d_s, d_finished, d_stay = d_x.sum(1), None, None
+    task.embedding.add_sparse(token, p, felt.emb)
+    if best is None:
+        d_s[:, :beam] += threshold_gradient(task, felt.score, d_x.sum(-1))
+    else:
+        through = threshold_gradients(task, (top, stay, before.finished), felt.score, d_x.sum(-1))
+        going = torch.bmm((p * g).sum(1)[:, None], owner)[:, 0]
+        stays = (p[..., cells:] * g[..., cells:]).sum(1)
+        d_finished = weight_gradient(before.finished, going - stays, stays) + through[2]
+        d_stay = d_s[:, cells:] + through[1]
+        d_s, owner, token = d_s[:, :cells], owner[:, :cells], token[:, :cells]
+    share = (owner * d_s[..., None]).mT  # batch prev cells
+    d_offset = share.sum(-1)
+    if best is not None:
+        d_offset += through[0].sum(-1)
+    if task.output is not None and softmax is None:
+        d_source = _cell_gradient(task.output, before.source, token, share)
         if best is not None:
-            d_ended = d_ended * ended.le(1)  # rounding may pass 1
-            g.addcmul_(d_ended[..., None], _ends(task, token, prev)[:, None])
-        slope = d_score[..., None] if task.soft else d_score.new_zeros(())
-        g.addcmul_(slope, x)
-        g -= (p * g).sum(-1, keepdim=True)
-        d_x = torch.addcmul(slope, g, x, value=-2 * task.how.alpha).mul_(p)
-        d_s, d_finished, d_before = d_x.sum(1), None, None
-        if best is None:
-            d_s[:, :beam] += threshold_gradient(task, d_score, d_x.sum(-1))
-        else:
-            felt = threshold_gradients(task, (top, stay, finished), d_score, d_x.sum(-1))
-            going = torch.bmm((p * g).sum(1)[:, None], owner)[:, 0]
-            stays = (p[..., cells:] * g[..., cells:]).sum(1)
-            d_finished = weight_gradient(finished, going - stays, stays) + felt[2]
-            d_before = d_s[:, cells:] + felt[1]
-        d_s, own = d_s[:, :cells], owner[:, :cells]
-        d_offset = torch.bmm(d_s[:, None], own)[:, 0]
-        d_source = _cell_gradient(task, source, index, own, d_s)
+            d_source += _row_gradient(task.output, before.source, best, through[0])
+    else:
+        if softmax is None:
+            d_source = torch.zeros_like(before.source)
+        else:  # the gradient of -log Z
+            d_source = softmax * d_offset.view(-1, 1).neg()
+        d_source.view(batch, -1).scatter_add_(1, index, d_s)
         if best is not None:
-            d_source += _row_gradient(task, source, best, felt[0])
-            d_offset += felt[0].sum(-1)
-        d_source = log_z_gradients(task, source, d_source, d_offset, exps, sums)
-        slots = task.numbers[: batch * beam].repeat_interleave(p.shape[2])
-        lines = token[:, None].expand_as(p).reshape(-1)
-        task.embedding.add_sparse(lines, slots, p.view(-1), d_emb)
-        d_before = d_offset if d_before is None else d_offset + d_before
-        d_spent = torch.bmm(d_cost[:, None], back)[:, 0]
-        return None, d_source, d_before, d_spent, d_finished, None, None, *d_state
+            d_source.scatter_add_(1, best, through[0].reshape(best.shape))
+        if task.output is not None:
+            task.output.add(d_source, before.source)
+            d_source = d_source @ task.output.table
+    return d_source, d_offset if d_stay is None else d_offset + d_stay, d_finished
 
 
 class _Ending(NamedTuple):
@@ -146,8 +165,9 @@ class _Ending(NamedTuple):
     mass: Float[Tensor, "batch 1"]  # the log of a weight that some cell has, whatever the threshold
 
 
-def _ending(task: Task, local: Local, score: Tensor, finished: Tensor) -> _Ending:
+def _ending(task: Task, local: Local, before: Before) -> _Ending:
     """Thresholds of cells that are weighted by 1 - f, and by f for staying."""
+    _, score, _, finished = before
     best = best_columns(local.scores, min(task.how.k, local.scores.shape[1]))
     top = local.scores.gather(1, best).view(*score.shape, -1) + local.offset[..., None]
     stay = stay_scores(task, score)
@@ -156,27 +176,6 @@ def _ending(task: Task, local: Local, score: Tensor, finished: Tensor) -> _Endin
     token = going - task.how.alpha * (top[:, None, :, 0] - m[..., None]).square()
     staying = stays - task.how.alpha * (stay[:, None] - m[..., None]).square()
     return _Ending(best, top, stay, m, token.maximum(staying).amax(-1).amin(-1, keepdim=True))
-
-
-def _pool(task: Task, local: Local, ends: _Ending | None) -> tuple[Tensor, Tensor]:
-    """Scores and numbers of each sentence's best cells: on a CPU as few as the tolerance allows.
-
-    Elsewhere the host would have to wait for the number of cells at every step.
-    """
-    if local.scores.device.type != "cpu":
-        return best_cells(local.scores, local.offset, task.pool)
-    cells = local.offset.shape[1] * local.scores.shape[1]
-    tolerance = max(task.how.form.tolerance, torch.finfo(local.scores.dtype).tiny)
-    near: float | Tensor = math.log(max(cells / tolerance, 1.0)) / task.how.alpha
-    if ends is not None:
-        near = near - ends.mass / task.how.alpha
-    for n in sorted({min(task.pool, max(cells // 64, task.how.k)), task.pool}):
-        s, index = best_cells(local.scores, local.offset, n)
-        gap = (s[:, task.how.k - 1, None] if ends is None else ends.m[:, -1:]) - s
-        size = int(torch.lt(gap.clamp_min_(0).square_(), near).sum(1).max()) + 1
-        if size <= n:
-            break
-    return s[:, :size].contiguous(), index[:, :size].contiguous()
 
 
 def _with_stays(
@@ -225,34 +224,27 @@ def _dropped(
 
 
 def _cell_gradient(
-    task: Task,
-    source: Tensor,
-    index: Int[Tensor, "batch cells"],
-    owner: Float[Tensor, "batch cells prev"],
-    d_s: Float[Tensor, "batch cells"],
-) -> Tensor:
-    """The gradient of the hidden states, or of the scores themselves, given that of the cells."""
-    (batch, cells, prev), vocab = owner.shape, len(task.embedding.table)
-    if task.output is None:
-        flat = torch.zeros_like(source).view(batch, -1)
-        return flat.scatter_(1, index, d_s).view_as(source)
-    place = (index + task.numbers[:batch, None] * (prev * vocab)).view(-1)
-    lines = place % vocab
-    task.output.add_sparse(lines, place // vocab, d_s.reshape(-1), source)
-    rows = task.output.table.index_select(0, lines).view(batch, cells, -1)
-    return torch.bmm((owner * d_s[..., None]).mT, rows).view_as(source)
+    output: SharedTable,
+    hidden: Float[Tensor, "rows hidden"],
+    token: Int[Tensor, "batch cells"],
+    share: Float[Tensor, "batch prev cells"],
+) -> Float[Tensor, "rows hidden"]:
+    """The gradient of the hidden states, given that of the cells.
+
+    `share` is the gradient of each prefix's own cells, 0 at those of the others.
+    """
+    output.add_sparse(token, share, hidden)
+    rows = output.table.index_select(0, token.reshape(-1)).view(*token.shape, -1)
+    return torch.bmm(share, rows).view_as(hidden)
 
 
 def _row_gradient(
-    task: Task,
-    source: Tensor,
+    output: SharedTable,
+    hidden: Float[Tensor, "rows hidden"],
     best: Int[Tensor, "rows n"],
     d_top: Float[Tensor, "batch prev n"],
-) -> Tensor:
-    """The same, given the gradient of each row's best tokens."""
+) -> Float[Tensor, "rows hidden"]:
+    """The gradient of the hidden states, given that of each row's best tokens."""
     weights = d_top.reshape(best.shape).contiguous()
-    if task.output is None:
-        return torch.zeros_like(source).scatter_(1, best, weights)
-    rows = task.numbers[: len(best)].repeat_interleave(best.shape[1])
-    task.output.add_sparse(best.view(-1), rows, weights.view(-1), source)
-    return embedding_bag(best, task.output.table, mode="sum", per_sample_weights=weights)
+    output.add_sparse(best, weights[:, None], hidden)
+    return embedding_bag(best, output.table, mode="sum", per_sample_weights=weights)
