@@ -7,14 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from softbeam.data.tasks import Tagging
 from softbeam.errors import UserError
+from softbeam.models.specs import Lstm
+from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.runtime import cluster as clusters
 from softbeam.runtime.cells import read_result
 from softbeam.runtime.cluster import Cluster, kept_open
 from softbeam.runtime.grid import Workers, run_grid
+from softbeam.training.config import RunConfig, Stage
+from softbeam.training.many import train_all
 from support.dask_processes import Server
 from support.grid_cells import Cell, deadly_one, hanging_once, lines, ran, square
+from support.small_data import write_tagging
 
 pytestmark = pytest.mark.slow
 CELLS = [Cell(x=x) for x in range(5)]
@@ -119,3 +127,32 @@ def test_a_worker_of_another_version_is_refused_by_name(farm, tmp_path, capsys):
     assert sorted(ran(tmp_path)) == list(range(5))
     said = capsys.readouterr().err
     assert said.count(f"warning: worker {other.pid} on") <= 1
+
+
+def test_a_training_goes_on_elsewhere_to_the_same_weights(farm, tmp_path):
+    """The worker is killed after the first checkpoint; dropout goes on as if it had not been."""
+    data = Tagging(
+        train=write_tagging(tmp_path / "a.conll", 60, 1),
+        dev=write_tagging(tmp_path / "b.conll", 20, 2),
+    )
+    stage = Stage(objective=CrossEntropy(), epochs=8, lr=0.01, tokens=40)
+    model = Lstm(embedding=8, hidden=8, dropout=0.3)
+    config = RunConfig(data=data, model=model, pretrain=stage, checkpoint_every=2)
+    scheduler = farm.scheduler()
+    worker = farm.worker(scheduler, warm=True)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "alone").mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        options = {"workers": at(scheduler), "quiet": True}
+        runs = pool.submit(train_all, {"run": config}, tmp_path / "cluster", **options)
+        wait(lambda: (tmp_path / "cluster" / "run" / "checkpoint.safetensors").exists())
+        worker.kill()
+        assert not (tmp_path / "cluster" / "run" / "summary.json").exists()
+        farm.worker(scheduler, warm=True)
+        (summary,) = runs.result(60)
+    (expected,) = train_all({"run": config}, tmp_path / "alone", quiet=True)
+    assert summary | {"seconds": 0} == expected | {"seconds": 0}
+    one, two = (
+        load_file(tmp_path / name / "run/model.safetensors") for name in ("alone", "cluster")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)

@@ -98,14 +98,16 @@ def read_yaml(path: Path) -> Started:
         raise UserError(f"--cluster {path}: {reason(error)}") from None
     wrong = f"--cluster {path}"
     fields = {"cluster": str, "workers": int, "arguments": dict}
-    content = {"arguments": {}} | content if isinstance(content, dict) else content
-    check_fields(content, wrong, fields, needed=True)
-    if others := content.keys() - fields.keys():
+    if not isinstance(content, dict):
+        raise UserError(f"{wrong}: must have {', '.join(fields)}")
+    asked: dict[str, Any] = {"arguments": {}} | content
+    check_fields(asked, wrong, fields, needed=True)
+    if others := asked.keys() - fields.keys():
         raise UserError(f"{wrong}: {min(others)} is not among {', '.join(fields)}")
-    if content["cluster"] not in CLASSES:
-        raise UserError(f"{wrong}: cluster {content['cluster']} is not among {', '.join(CLASSES)}")
-    check_range(f"{wrong}: workers", content["workers"], least=1, most=MOST_WORKERS)
-    return Started(**content)
+    if asked["cluster"] not in CLASSES:
+        raise UserError(f"{wrong}: cluster {asked['cluster']} is not among {', '.join(CLASSES)}")
+    check_range(f"{wrong}: workers", asked["workers"], least=1, most=MOST_WORKERS)
+    return Started(**asked)
 
 
 _kept: dict[Cluster, "distributed.Client"] | None = None  # None outside of `kept_open`
