@@ -57,7 +57,7 @@ def test_a_large_dev_split_is_scored_less_often_than_a_small_one():
 
 
 def test_what_was_given_stays():
-    given = {"epochs": 7, "lr": 0.5, "tokens": 33, "patience": 2, "score_every": 4}
+    given = {"epochs": 7, "lr": 0.5, "tokens": 33, "patience": 2, "score_every": 4, "warmup": 3}
     for name, value in given.items():
         config = replace(tagging(), pretrain=Stage(objective=CrossEntropy(), **{name: value}))
         chosen = with_chosen(config, examples(300), examples(50)).pretrain
@@ -178,3 +178,13 @@ def test_baselines_are_in_the_summary(run):
     figures = run[2]["baselines"]
     assert list(figures) == ["most frequent label", "most frequent label of each word"]
     assert 0 < figures["most frequent label"] <= 100
+
+
+def test_a_second_stage_warms_up():
+    """Its optimizer knows nothing of the weights yet: a tenth of the updates, 100 at most."""
+    config = replace(tagging(), finetune=Stage(objective=CrossEntropy(), epochs=2, tokens=100))
+    few = with_chosen(config, examples(60), examples(50))
+    total = 2 * updates_in(few.finetune, examples(60))
+    assert few.pretrain.warmup == 0 and few.finetune.warmup == int(0.1 * total) > 0
+    many = replace(config, finetune=replace(config.finetune, epochs=500))
+    assert with_chosen(many, examples(60), examples(50)).finetune.warmup == 100

@@ -130,3 +130,14 @@ def test_titles_say_what_matters(folder):
 )
 def test_dev_is_searched_as_the_objective_searches(search, objective, expected):
     assert fitting(search, objective) == expected
+
+
+def test_a_summary_says_alpha_and_old_summaries_leave_it_to_the_log(folder):
+    path = folder / "summary.json"
+    before = path.read_text()
+    path.write_text(json.dumps(json.loads(before) | {"alpha": 9.8}))
+    assert trained_alpha(folder, GLOBAL) == 9.8
+    path.write_text(json.dumps(json.loads(before) | {"alpha": None}))
+    assert trained_alpha(folder, GLOBAL) is None
+    path.write_text(before)
+    assert trained_alpha(folder, GLOBAL) == 4.0

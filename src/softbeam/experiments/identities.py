@@ -2,7 +2,7 @@
 
 import json
 
-from softbeam.training.config import RunConfig, to_json
+from softbeam.training.config import AUTO, RunConfig, to_json
 
 LATER = {"minutes": None, "score_every": 1}  # what versions without these settings did
 
@@ -16,4 +16,8 @@ def identity(config: RunConfig) -> str:
     for part in (settings, settings["pretrain"], settings["finetune"]):
         for name in [name for name, value in LATER.items() if part.get(name, ()) == value]:
             del part[name]
+    for part in (settings["pretrain"], settings["finetune"]):
+        first = part is settings["pretrain"] or part["objective"] is None
+        if first and part["warmup"] == AUTO:  # none there, as before it could be chosen
+            part["warmup"] = 0
     return json.dumps(settings, sort_keys=True, ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
     from softbeam import tensors, types
     from softbeam.objectives.losses import risk
-    from softbeam.search import decoders
+    from softbeam.search import decoders, dropout
     from softbeam.types import Batch, Decoder, Loss
 else:
     torch, functional = lazy("torch"), lazy("torch.nn.functional")
     decoders, risk = lazy("softbeam.search.decoders"), lazy("softbeam.objectives.losses.risk")
     tensors, types = lazy("softbeam.tensors"), lazy("softbeam.types")
+    dropout = lazy("softbeam.search.dropout")
 
+SearchDropout = Literal["none", "shared", "independent"]
+BEFORE_DROPOUT = {"added": True, "before": "independent"}  # what runs did without the setting
 MetricName = Literal["hamming", "edit", "bleu"]
 Log = dict[str, float]
 
@@ -114,11 +117,14 @@ class SearchObjective(Objective):
         cross_entropy: weight of cross-entropy added to the loss.
         finish: outputs may end early, and are carried forward; needs an end mark.
         extra: steps searched past the end of the target, with finish.
+        search_dropout: dropout in the search: none; shared, one mask for each sentence, for all
+            rows and steps; independent, anew for each row and step.
     """
 
     cross_entropy: float = 0.0
     finish: bool = False
     extra: int = 0
+    search_dropout: SearchDropout = field(default="none", metadata=BEFORE_DROPOUT)
     # for the objectives that have no such setting:
     normalize = True
     smoothing = 0.0
@@ -135,17 +141,21 @@ class SearchObjective(Objective):
     def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
-        inner = model(batch.source)
-        decoder = decoders.LocallyNormalized(inner) if self.normalize else inner
-        total, log = self.loss(model, decoder, completed(decoder, batch), now, rng)
-        if self.cross_entropy > 0 or self.log_z_penalty > 0:
-            scores = decoders.forced_scores(inner, batch.target)
-            gold = gold_loss(scores, batch, self.smoothing)
-            log_z = scores.logsumexp(-1)[batch.mask]
-            total = total + self.cross_entropy * gold + self.log_z_penalty * log_z.square().sum()
-            log["cross_entropy"] = gold.item() / max(size(batch), 1)
-            log["log_z_mean"] = log_z.mean().item()
+        with dropout.searching(model, self.search_dropout) as bound:
+            inner = bound(batch.source)
+            decoder = decoders.LocallyNormalized(inner) if self.normalize else inner
+            total, log = self.loss(model, decoder, completed(decoder, batch), now, rng)
+            if self.cross_entropy > 0 or self.log_z_penalty > 0:
+                total = total + self.beside(decoders.forced_scores(inner, batch.target), batch, log)
         return types.Loss(total, size(batch), log)
+
+    def beside(self, scores: "Tensor", batch: "Batch", log: Log) -> "Tensor":
+        """What is added to the loss of the search, of scores after gold prefixes; it is logged."""
+        gold = gold_loss(scores, batch, self.smoothing)
+        log_z = scores.logsumexp(-1)[batch.mask]
+        log["cross_entropy"] = gold.item() / max(size(batch), 1)
+        log["log_z_mean"] = log_z.mean().item()
+        return self.cross_entropy * gold + self.log_z_penalty * log_z.square().sum()
 
     @abstractmethod
     def loss(

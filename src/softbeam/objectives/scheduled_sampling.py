@@ -2,12 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from softbeam._lazy import lazy
 from softbeam.errors import check_range
-from softbeam.objectives.base import Objective, gold_loss, size
+from softbeam.objectives.base import BEFORE_DROPOUT, Objective, SearchDropout, gold_loss, size
 from softbeam.schedules import Exponential, InverseSigmoid, Moment, Schedule, check_alpha
 
 if TYPE_CHECKING:
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from softbeam import tensors, types
     from softbeam.objectives.losses import feedback
+    from softbeam.search import dropout
     from softbeam.types import Batch, Loss
 else:
     torch, tensors, types = lazy("torch"), lazy("softbeam.tensors"), lazy("softbeam.types")
     feedback = lazy("softbeam.objectives.losses.feedback")
+    dropout = lazy("softbeam.search.dropout")
 
 FeedbackName = Literal[
     "hard_argmax",
@@ -43,6 +45,7 @@ class FeedbackObjective(Objective):
         gold_epochs: epochs at the beginning in which gold is always fed.
         per: one coin for each token, each step of the batch, or each sequence.
         smoothing: as in CrossEntropy.
+        search_dropout: dropout while own predictions are fed, as in the objectives that search.
     """
 
     feedback: FeedbackName = "soft_argmax_embedding"
@@ -51,6 +54,7 @@ class FeedbackObjective(Objective):
     gold_epochs: int = 1
     per: Literal["token", "step", "sequence"] = "token"
     smoothing: float = 0.0
+    search_dropout: SearchDropout = field(default="none", metadata=BEFORE_DROPOUT)
 
     def __post_init__(self) -> None:
         check_alpha("alpha", self.alpha)
@@ -67,14 +71,16 @@ class FeedbackObjective(Objective):
     ) -> "Loss":
         p = 1.0 if now.epoch < self.gold_epochs else self.gold(now)
         coins = self.coins(batch, p, rng)
-        scores = self.scores()(
-            model(batch.source),
-            batch.target,
-            coins,
-            feedback=getattr(feedback, self.feedback),
-            alpha=self.alpha(now),
-            rng=rng,
-        )
+        mode = "independent" if p >= 1 else self.search_dropout  # with gold alone nothing is fed
+        with dropout.searching(model, mode) as bound:
+            scores = self.scores()(
+                bound(batch.source),
+                batch.target,
+                coins,
+                feedback=getattr(feedback, self.feedback),
+                alpha=self.alpha(now),
+                rng=rng,
+            )
         realised = coins[batch.mask].float().mean().item()
         log = {"alpha": self.alpha(now), "gold": p, "gold_realised": realised}
         return types.Loss(gold_loss(scores, batch, self.smoothing), size(batch), log)

@@ -34,6 +34,10 @@ class Oracle(ABC):
         """log p(y_t | the tokens that are not masked), at every masked t."""
 
     @abstractmethod
+    def energy(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        """-log p of texts."""
+
+    @abstractmethod
     def sample(self, count: int, rng: Generator) -> Int[Tensor, "count time"]:
         """Draw texts exactly."""
 

@@ -82,12 +82,16 @@ class Wrapped:
         other.decoder = decoder
         return other
 
+    def narrowed(self, sentences: Int[Tensor, " left"]) -> "Wrapped":
+        """The wrapper when only some sentences are left, around the decoder of these."""
+        return self
+
 
 def selected(decoder: Decoder, sentences: Int[Tensor, " left"]) -> Decoder | None:
     """The decoder of some of its sources alone; None if it has no `select`."""
     if isinstance(decoder, Wrapped):
         inner = selected(decoder.decoder, sentences)
-        return None if inner is None else decoder.around(inner)
+        return None if inner is None else decoder.around(inner).narrowed(sentences)
     return decoder.select(sentences) if isinstance(decoder, SelectingDecoder) else None
 
 

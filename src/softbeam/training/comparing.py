@@ -1,22 +1,20 @@
 """Compare trained runs with others on the same sentences, over seeds and sentences."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from softbeam.errors import UserError
 from softbeam.training.decoding import best
 from softbeam.training.evaluation import Evaluation
 from softbeam.training.kinds import Comparison
+from softbeam.training.runs import Run
 from softbeam.training.searches import Search
-
-if TYPE_CHECKING:
-    from softbeam.training.runs import Run
 
 
 class Searched(NamedTuple):
     """A run, and the search that finds its outputs; the run's own if not given."""
 
-    run: "Run"
+    run: Run
     search: Search | None = None
 
 
@@ -26,7 +24,7 @@ def compare_runs(
     split: str,
     *,
     quiet: bool = True,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation,
 ) -> Comparison:
     """Test how far runs are above others, on a split of the first run's data.
 
@@ -37,7 +35,7 @@ def compare_runs(
         theirs: their partners, in the same order.
         split: train, dev or test.
         quiet: show no progress.
-        evaluation: of the first run on the split, if it has been made already.
+        evaluation: of the first run on the split.
     """
     first = ours[0].run
     if len(ours) != len(theirs):
@@ -46,9 +44,8 @@ def compare_runs(
     for run, _ in [*ours, *theirs]:
         first.check_kind(run)
     sources, references = first.problems(split)
-    known = [] if evaluation is None else [evaluation.outputs]
-    outputs = [
+    further, others = (
         [best(run.decode(sources, search, quiet=quiet)) for run, search in runs]
-        for runs in (ours[len(known) :], theirs)
-    ]
-    return first.kind.compare(references, [*known, *outputs[0]], outputs[1])
+        for runs in (ours[1:], theirs)
+    )
+    return first.kind.compare(references, [evaluation.outputs, *further], others)

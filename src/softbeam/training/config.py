@@ -6,7 +6,7 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -52,7 +52,7 @@ class Stage:
         optimizer: adam or adamw.
         lr: learning rate after warm-up.
         schedule: of the learning rate over the stage.
-        warmup: updates over which the learning rate rises from 0.
+        warmup: updates over which the learning rate rises from 0; auto is none in a first stage.
         plateau: multiply the learning rate by this after an epoch without a better dev score.
         weight_decay: of adamw.
         clip: largest gradient norm.
@@ -68,7 +68,7 @@ class Stage:
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: float | Auto = AUTO
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup: int = 0
+    warmup: int | Auto = AUTO
     plateau: float = 1.0
     weight_decay: float = 0.0
     clip: float = 5.0
@@ -165,11 +165,12 @@ def load_settings(text: str) -> Any:
     for part in settings.values() if isinstance(settings, dict) else ():
         drop_loader(part)
         say_defaults(part)
+        say_defaults(part.get("objective") if isinstance(part, dict) else None)
     return settings
 
 
 def say_defaults(part: Any) -> None:
-    """Give the fields that were added since a file was written their defaults.
+    """Give the fields that were added since a file was written what runs did without them.
 
     A recipe's values are not for them: the run in the file had no such field. A file that a run
     wrote has all fields of its time.
@@ -178,9 +179,14 @@ def say_defaults(part: Any) -> None:
         given = part.get("init_args")
         if part.get("class_path") == kind.__name__ and isinstance(given, dict):
             every = fields(cast(Any, kind))
-            new = {f.name: f.default for f in every if "added" in f.metadata}
+            new = {f.name: settings_of(before(f)) for f in every if "added" in f.metadata}
             if {f.name for f in every} - set(new) <= set(given):
                 part["init_args"] = new | given
+
+
+def before(added: Field[Any]) -> Any:
+    """What runs did before a field was added: its default, if the field does not say otherwise."""
+    return added.metadata.get("before", added.default)
 
 
 def drop_loader(stage: Any) -> None:
@@ -309,13 +315,13 @@ def settings_of(value: Any, *, whole: bool = True) -> Any:
 
     `from_text` reads the result back to an equal value. A class outside of softbeam is named with
     its module. Unless `whole`, fields that were added later are left out where they have
-    their default.
+    the value of before.
     """
     if is_dataclass(value):
         own = {
             f.name: settings_of(getattr(value, f.name), whole=whole)
             for f in fields(value)
-            if whole or "added" not in f.metadata or getattr(value, f.name) != f.default
+            if whole or "added" not in f.metadata or getattr(value, f.name) != before(f)
         }
         chosen = isinstance(value, CHOSEN)
         return {"class_path": path_of(type(value)), "init_args": own} if chosen else own
@@ -362,8 +368,8 @@ def modules_of(*values: Any) -> set[str]:
 def to_json(config: RunConfig) -> str:
     """Print a run as one line of JSON: equal runs give equal texts.
 
-    A field that was added to a class later (its metadata say so) is left out if it has its default,
-    so that the identities of the runs of before do not change.
+    A field that was added to a class later (its metadata say so) is left out if it has the value of
+    before, so that the identities of the runs of before do not change.
     """
     return json.dumps(settings_of(config, whole=False), sort_keys=True, ensure_ascii=False)
 

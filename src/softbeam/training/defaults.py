@@ -23,6 +23,7 @@ class Settled(Stage):
     tokens: int
     patience: int | None
     score_every: int
+    warmup: int
 
 
 class Usual(NamedTuple):
@@ -50,6 +51,7 @@ TEXTS = Usual(updates=2400, passes=2, patience=800, batches=200, smallest=500, l
 SECOND = 3  # a second stage has this share of the updates, and of the learning rate
 FEWEST_SCORES = 3  # of dev within the patience
 DEV_SHARE = 2.0  # tokens to train on, at least, for each token of dev that is decoded
+WARM_SHARE, LONGEST_WARMUP = 0.1, 100  # of the updates of a second stage, and at most as many
 MOST_EPOCHS = 10_000  # if the time is limited: more than it allows
 
 
@@ -70,12 +72,18 @@ def with_chosen(config: RunConfig, train: Sequence[Encoded], dev: Sequence[Encod
         mine = usual._replace(updates=usual.updates // SECOND) if second else usual
         lr = config.model.usual_lr / (SECOND if second else 1)
         timed = config.minutes is not None
-        stages[name] = chosen(stage, mine, lr, widths, decoded, timed)
+        stages[name] = chosen(stage, mine, lr, widths, decoded, timed, second)
     return replace(config, **stages)
 
 
 def chosen(
-    stage: Stage, usual: Usual, lr: float, widths: Sequence[int], decoded: int, timed: bool
+    stage: Stage,
+    usual: Usual,
+    lr: float,
+    widths: Sequence[int],
+    decoded: int,
+    timed: bool,
+    second: bool,
 ) -> Stage:
     """Choose what is auto in a stage.
 
@@ -86,6 +94,8 @@ def chosen(
         widths: padded tokens of each training example, in rising order.
         decoded: tokens of dev.
         timed: the time is limited, and takes the place of the number of updates.
+        second: the weights are trained already, so that an optimizer without moments would throw
+            them off: its learning rate rises from 0.
     """
     total = sum(widths)
     tokens = min(max(total // usual.batches, usual.smallest), usual.largest)
@@ -98,7 +108,11 @@ def chosen(
     waited = usual.updates if timed else usual.patience
     patience = max(math.ceil(waited / updates), FEWEST_SCORES * score_every)
     epochs = MOST_EPOCHS if timed else max(math.ceil(usual.updates / updates), usual.passes)
+    planned = (
+        usual.updates if timed else updates * (epochs if stage.epochs == AUTO else stage.epochs)
+    )
     values: dict[str, Any] = {
+        "warmup": min(int(WARM_SHARE * planned), LONGEST_WARMUP) if second else 0,
         "epochs": epochs,
         "lr": lr,
         "tokens": tokens,

@@ -75,6 +75,7 @@ from softbeam.training.optimization import (
     quoted,
     set_lr,
 )
+from softbeam.training.own_search import alpha_after
 from softbeam.training.recording import Recorder, accelerator
 from softbeam.training.runs import (
     CONFIG,
@@ -182,6 +183,7 @@ def train_once(
         "metric": best.metric,
         "score": best.score,
         "epoch": best.epoch,
+        "alpha": alpha_after(out, config, best.epoch) if ranks.first() else None,
         "metrics": best.metrics,
         "seconds": round(trainer.seconds(), 1),
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from softbeam.errors import NotFinite, UserError
 from softbeam.training.config import Stage
+from softbeam.training.defaults import Settled
 
 
 def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
@@ -38,7 +39,7 @@ def set_lr(optimizer: Any, lr: float) -> None:
         group["lr"] = lr * group.get(SHARE, 1.0)
 
 
-def lr_shape(stage: Stage, update: int, updates: int, *, timed: float = 0.0) -> float:
+def lr_shape(stage: Settled, update: int, updates: int, *, timed: float = 0.0) -> float:
     """Compute the learning rate at an update as a share of `stage.lr`.
 
     Args:

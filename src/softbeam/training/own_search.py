@@ -14,6 +14,7 @@ from softbeam.training.config import METRICS, SUMMARY, RunConfig, objective_name
 from softbeam.training.searches import FLAGS, SEARCHES, Beam, Greedy, Search, name_of
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+ALPHA = (int, float, type(None))
 DEV_TYPES: Types = {"kind": str, "stage": str, "epoch": int, "update": int}
 
 
@@ -79,18 +80,24 @@ def trained_settings(folder: Path, config: RunConfig, names: set[str]) -> dict[s
 def trained_alpha(folder: Path, config: RunConfig) -> float | None:
     """Return the alpha of the last update of the epoch whose weights a run kept.
 
-    None if the run was not trained on a soft beam, or its log is not there.
+    None if the run was not trained on a soft beam, or has no summary. Summaries of before do not
+    have it, but the log has.
     """
+    if not (folder / SUMMARY).is_file():
+        return None
+    summary = read_object(folder / SUMMARY, "a run's summary", {"epoch": int, "alpha": ALPHA})
+    if "alpha" in summary:
+        return None if summary["alpha"] is None else float(summary["alpha"])
+    return alpha_after(folder, config, summary.get("epoch"))
+
+
+def alpha_after(folder: Path, config: RunConfig, epoch: int | None) -> float | None:
+    """Return the alpha of the last update of an epoch, from the log of a run; None without it."""
     stage, settings = config.stages[-1]
     schedule = getattr(settings.objective, "alpha", None)
     soft = hasattr(settings.objective, "k")
-    if (
-        schedule is None
-        or not soft
-        or not all((folder / name).is_file() for name in (METRICS, SUMMARY))
-    ):
+    if schedule is None or not soft or not (folder / METRICS).is_file():
         return None
-    epoch = read_object(folder / SUMMARY, "a run's summary", {"epoch": int}).get("epoch")
     for row in read_rows(folder / METRICS, "a row of a run's metrics", DEV_TYPES):
         if (row.get("kind"), row.get("stage"), row.get("epoch")) == ("dev", stage, epoch):
             return float(schedule(Moment(row["epoch"], row["update"] - 1)))

@@ -36,7 +36,6 @@ from softbeam.runtime.files import (
 from softbeam.runtime.progress import Progress
 from softbeam.training import baselines
 from softbeam.training.checkpoint import NAME as CHECKPOINT
-from softbeam.training.comparing import Searched, compare_runs
 from softbeam.training.config import CONFIG, METRICS, SUMMARY, RunConfig, from_yaml, to_yaml
 from softbeam.training.decoding import Output, best, decode, decode_encoded
 from softbeam.training.evaluation import Evaluation
@@ -233,8 +232,12 @@ class Run:
             quiet: show no progress.
             evaluation: this run's, if it has been evaluated on the split already.
         """
-        pair = Searched(self, search), Searched(other, other_search or search)
-        return compare_runs(pair[:1], pair[1:], split, quiet=quiet, evaluation=evaluation)
+        self.check_kind(other)
+        if evaluation is None:
+            evaluation = self.evaluate(split, search, quiet=quiet)
+        sources, references = self.problems(split)
+        theirs = best(other.decode(sources, other_search or search, quiet=quiet))
+        return self.kind.compare(references, [evaluation.outputs], [theirs])
 
     def check_kind(self, other: "Run") -> None:
         """Raises UserError if another run is of another kind of task."""

@@ -23,6 +23,7 @@ from softbeam.training.config import RunConfig
 from softbeam.training.evaluation import evaluate_outputs, log_z
 from softbeam.training.kinds import Kind, kind_of
 from softbeam.training.many import train
+from softbeam.training.own_search import trained_alpha
 from softbeam.training.runs import load_run
 from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
 
@@ -94,11 +95,14 @@ def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
     return [list(some) for some in rounds]
 
 
-def searches(kind: Kind, config: RunConfig) -> dict[str, Search]:
-    """The searches that a run is decoded with, on raw or normalized scores as it was trained."""
-    own = config.select
+def searches(kind: Kind, config: RunConfig, alpha: float | None) -> dict[str, Search]:
+    """The searches that a run is decoded with, on raw or normalized scores as it was trained.
+
+    Soft beams have the alpha that training ended with; 1 if there was none.
+    """
+    own, relaxed = config.select, {} if alpha is None else {"alpha": alpha}
     hard: dict[str, Search] = {"greedy": own.to(Greedy), "beam": own.to(Beam, k=3)}
-    return hard | ({"soft": own.to(SoftBeamSearch, k=3)} if not kind.has_end else {})
+    return hard | ({"soft": own.to(SoftBeamSearch, k=3, **relaxed)} if not kind.has_end else {})
 
 
 def compute(cell: Training, out: Path) -> Result:
@@ -110,7 +114,7 @@ def compute(cell: Training, out: Path) -> Result:
     kind = kind_of(config.data)
     decodes: dict[str, Any] = {}
     for split in SPLITS:
-        for name, search in searches(kind, config).items():
+        for name, search in searches(kind, config, trained_alpha(folder, config)).items():
             values, outputs = evaluate_outputs(
                 loaded.model, decoded(cell.preset, corpus, split), kind, loaded.codecs, search
             )

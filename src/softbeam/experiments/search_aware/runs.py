@@ -13,7 +13,7 @@ from typing import Literal
 
 from softbeam.data.tasks import NamedEntities, Supertags, Translation
 from softbeam.models.specs import Lstm
-from softbeam.objectives.base import Objective
+from softbeam.objectives.base import Objective, SearchDropout
 from softbeam.objectives.costs import Cost, DoubledO, Hamming, Windowed
 from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
 from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampling
@@ -25,7 +25,7 @@ from softbeam.training.recipes import ENTITY_TAGGER
 from softbeam.training.searches import Beam, Greedy
 
 # Every stage has all of these stated: nothing is chosen from the data
-PLAIN = Stage(epochs=5, lr=1e-3, tokens=1000, patience=None, score_every=1)
+PLAIN = Stage(epochs=5, lr=1e-3, tokens=1000, patience=None, score_every=1, warmup=0)
 ANNEALED = Exponential(start=1.0, growth=1.4)  # 2018, Sec. 2.3: alpha grows; growth is ours
 SHARPER = Exponential(start=5.0, growth=1.4)  # ours: docs/results/appendix.md has what was tried
 HINGE = 5.0  # hinges: the learning rate is divided by this; also ours
@@ -69,6 +69,7 @@ class Group:
             the cross-entropy training beside it; None for the same stage as the others.
         settle: epochs of self-normalized training after cross-entropy; None to train
             self-normalized from the beginning.
+        dropout: in the search of second stages.
     """
 
     base: RunConfig
@@ -79,6 +80,7 @@ class Group:
     alpha: Schedule = ANNEALED
     longer: Stage | None = None
     settle: int | None = None
+    dropout: SearchDropout = "independent"
 
     def first(self, objective: Objective | None = None) -> PlannedRun:
         """A run that others start from, with the base's objective or another."""
@@ -126,8 +128,8 @@ def in_group(name: str, planned: Mapping[str, PlannedRun]) -> dict[str, PlannedR
 
 def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
     """The runs of a tagging group; how many there are depends on the group's name."""
-    local = DirectLoss(k=group.k, cost=group.cost, alpha=group.alpha)
-    hinge = SoftHinge(k=group.k, cost=group.cost, alpha=SHARPER)
+    local = DirectLoss(k=group.k, cost=group.cost, alpha=group.alpha, search_dropout=group.dropout)
+    hinge = SoftHinge(k=group.k, cost=group.cost, alpha=SHARPER, search_dropout=group.dropout)
     planned = {
         "ce": group.first(),
         "more-ce": group.then("ce", CrossEntropy()),
@@ -165,6 +167,7 @@ def translation_runs(group: Group) -> dict[str, PlannedRun]:
         cross_entropy=1.0,
         smoothing=0.1,
         candidates=64,
+        search_dropout=group.dropout,
     )
     everywhere = replace(local, normalize=False, log_z_penalty=0.1)
     return {
@@ -184,7 +187,13 @@ def sampling_runs(group: Group, smoothing: float) -> dict[str, PlannedRun]:
     return {
         name: group.then(
             "ce",
-            ScheduledSampling(feedback=feedback, alpha=alpha, gold=gold, smoothing=smoothing),
+            ScheduledSampling(
+                feedback=feedback,
+                alpha=alpha,
+                gold=gold,
+                smoothing=smoothing,
+                search_dropout=group.dropout,
+            ),
         )
         for name, (feedback, alpha) in SAMPLING.items()
     }
@@ -193,7 +202,9 @@ def sampling_runs(group: Group, smoothing: float) -> dict[str, PlannedRun]:
 def decay_runs(group: Group) -> dict[str, PlannedRun]:
     """The runs of Table 3.2: soft argmax, annealed, with gold tokens replaced at four speeds."""
     return {
-        name: group.then("ce", ScheduledSampling(alpha=ANNEALED, gold=gold))
+        name: group.then(
+            "ce", ScheduledSampling(alpha=ANNEALED, gold=gold, search_dropout=group.dropout)
+        )
         for name, gold in DECAYS.items()
     }
 
