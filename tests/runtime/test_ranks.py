@@ -76,7 +76,7 @@ def test_no_examples_are_an_empty_batch():
 def test_commands_that_are_not_for_several_processes_say_so(monkeypatch, capsys):
     pretend(monkeypatch, 1, 2)
     assert main(["reproduce", "table-6.1"]) == 2
-    assert "under torchrun there are train, sample" in capsys.readouterr().err
+    assert "torchrun is for train only" in capsys.readouterr().err
 
 
 # Equality

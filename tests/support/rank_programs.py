@@ -1,12 +1,10 @@
 """What several processes run together in tests, forked by a `Nursery`."""
 
 import contextlib
-import json
 from pathlib import Path
 
 import torch
 
-from softbeam.cli import main
 from softbeam.runtime import ranks
 from softbeam.training.config import from_yaml
 from softbeam.training.many import train
@@ -21,14 +19,4 @@ def train_all(words: list[str]) -> int:
         for config in sorted(folder.glob("*.yaml")):
             torch.set_default_dtype(torch.float32 if config.stem == "single" else torch.float64)
             train(from_yaml(config), config.with_suffix(""))
-    return 0
-
-
-def run_commands(words: list[str]) -> int:
-    """Run the commands of `commands.json` in a folder, and keep what each process prints."""
-    folder = Path(words[0])
-    for name, command in json.loads((folder / "commands.json").read_text()).items():
-        said = folder / f"{name}.said-{ranks.rank()}"
-        with said.open("w") as file, contextlib.redirect_stdout(file):
-            assert main(command) == 0
     return 0

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"no command {words[0]!r}; there are {', '.join(COMMANDS)}{near}")
         ranks.check()
         if ranks.world() > 1 and words[0] not in TOGETHER:
-            raise UserError(f"runs as one process; under torchrun there are {', '.join(TOGETHER)}")
+            raise UserError(f"runs as one process; torchrun is for {', '.join(TOGETHER)} only")
         more, modules = allowed_by(words[1:])
         with ending(), allowing(modules), clusters.kept_open():
             code = COMMANDS[words[0]](more)
@@ -95,7 +95,7 @@ def forget_output() -> None:
 
 CLOSED_PIPE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 DEBUG = "--debug"
-TOGETHER = ("train", "sample", "score", "infill")  # what several processes can do for one command
+TOGETHER = ("train",)  # what several processes can do for one command
 
 
 def allowed_by(words: list[str]) -> tuple[list[str], list[str]]:

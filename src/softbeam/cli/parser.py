@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, set_loader
 
 from softbeam.data.readers import read_texts
 from softbeam.errors import UserError
-from softbeam.runtime import devices, ranks
+from softbeam.runtime import devices
 from softbeam.runtime.plain_yaml import load_plain
 from softbeam.training.config import why
 
@@ -200,6 +200,4 @@ def given_texts(parsed: Any) -> list[str]:
         raise UserError("give either --text TEXT or --input FILE")
     if parsed.text is not None:
         return [parsed.text]
-    if parsed.input == "-" and ranks.world() > 1:
-        raise UserError("--input - is one process's standard input; under torchrun give a file")
     return read_texts(parsed.input)

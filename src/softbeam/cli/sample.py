@@ -2,7 +2,9 @@
 
 import os
 import sys
-from dataclasses import fields
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,10 @@ from softbeam.cli.parser import (
     parser,
     say_json,
 )
+from softbeam.cli.workers import cluster_arguments, cluster_of
 from softbeam.data.readers import read_texts
 from softbeam.errors import LARGEST_SEED, UserError, check_range, check_threads
-from softbeam.runtime import ranks
+from softbeam.runtime.cluster import Cluster
 from softbeam.runtime.progress import Progress
 from softbeam.sampling.texts.settings import (
     MOST_ROWS,
@@ -34,6 +37,7 @@ from softbeam.sampling.texts.settings import (
 if TYPE_CHECKING:
     import torch
 
+    from softbeam.experiments import many_texts
     from softbeam.models import catalogue
     from softbeam.models.huggingface.masked import HfMaskedLM
     from softbeam.sampling import certified_kernels
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from softbeam.sampling.texts.infill import Filling
 else:
     torch, catalogue = lazy("torch"), lazy("softbeam.models.catalogue")
+    many_texts = lazy("softbeam.experiments.many_texts")
     certified_kernels = lazy("softbeam.sampling.certified_kernels")
     files, summary = lazy("softbeam.sampling.texts.files"), lazy("softbeam.sampling.texts.summary")
     infilling, scoring = (
@@ -56,6 +61,7 @@ else:
     sampler = lazy("softbeam.sampling.texts.sampler")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+PARTS = "folder of what workers have finished, until all is; COMMAND.parts here if not given"
 MOST_SAMPLES = 10**6  # of a filled text, which are in memory
 
 
@@ -86,7 +92,7 @@ def sample(words: list[str]) -> int:
     check_range("--checkpoint-every", parsed.checkpoint_every, least=0)
     check_threads(parsed.threads)
     config, texts = SamplingConfig(**given_settings(parsed)), texts_to_sample(parsed)
-    out, quiet = Path(parsed.out), parsed.quiet or not ranks.first()
+    out, quiet, cluster = Path(parsed.out), parsed.quiet, cluster_of(parsed)
     if not out.name:
         raise UserError(f"--out {parsed.out!r}: must be the name of a file")
     goes_on = {"resume": parsed.resume, "overwrite": parsed.overwrite}
@@ -94,33 +100,38 @@ def sample(words: list[str]) -> int:
         record = None
         accept = parsed.accept_changed_inputs
         if parsed.resume:
-            record = ranks.from_first(
-                summary.finished(place, header_of(parsed, texts, config), accept=accept)
-                if ranks.first()
-                else None
-            )
+            record = summary.finished(place, header_of(parsed, texts, config), accept=accept)
         if record is None:
-            for line in () if quiet else [*config.caveats(), *idle_processes(texts, config)]:
+            for line in () if quiet else config.caveats():
                 print(f"note: {line}", file=sys.stderr)
-            mlm, header = load_mlm(parsed), header_of(parsed, texts, config)
+            if cluster is None:
+                mlm = load_mlm(parsed)
+            else:
+                model = model_of(parsed)
+            header = header_of(parsed, texts, config)
             if parsed.resume:
                 header = files.resumed_header(place, header, accept=accept)
-            seconds = files.write_samples(
-                mlm,
-                header,
-                config,
-                place,
-                resume=parsed.resume,
-                every=parsed.checkpoint_every,
-                quiet=quiet,
-            )
-            if ranks.first():
-                record = summary.finish(place, header, seconds=seconds, named=out)
-    if record is not None and ranks.first():
-        print(summary.as_text(record))
-        if parsed.json:
-            say_json(record)
+            knobs = {"resume": parsed.resume, "quiet": quiet}
+            if cluster is None:
+                every = parsed.checkpoint_every
+                seconds = files.write_samples(mlm, header, config, place, every=every, **knobs)
+            else:
+                write = many_texts.write_samples
+                seconds = write(model, header, config, place, cluster, **knobs)
+            record = summary.finish(place, header, seconds=seconds, named=out)
+    print(summary.as_text(record))
+    if parsed.json:
+        say_json(record)
     return 0
+
+
+def model_of(parsed: Any) -> "many_texts.Model":
+    """Say how workers load the model, which is downloaded here if need be."""
+    if parsed.mlm in catalogue.MODELS:
+        catalogue.fetch(parsed.mlm)
+    names = ("mlm", "dtype", "device", "threads", "trust_remote_code")
+    state = many_texts.state(parsed.mlm)
+    return many_texts.Model(**{name: parsed[name] for name in names}, files=state)
 
 
 def header_of(parsed: Any, texts: list[str], config: SamplingConfig) -> "files.Header":
@@ -134,18 +145,6 @@ def files_read(parsed: Any) -> list[Path]:
     given = (parsed.input, parsed.lexicon, parsed.allowed)
     named = [Path(name) for name in given if name not in (None, "-")]
     return [*named, *catalogue.model_files(parsed.mlm).values()]
-
-
-def idle_processes(texts: list[str], config: SamplingConfig) -> list[str]:
-    """Say how to use all processes if some of them have nothing to sample."""
-    groups = len(sampler.grouped(texts, config))
-    if groups >= ranks.world():
-        return []
-    fewer = max(config.chains, config.chains * len(texts) // ranks.world())
-    return [
-        f"{ranks.world() - groups} of {ranks.world()} processes have nothing to do: with --at-once "
-        f"{config.at_once} there are {groups} groups of texts; --at-once {fewer} makes more of them"
-    ]
 
 
 def score(words: list[str]) -> int:
@@ -176,18 +175,37 @@ def score(words: list[str]) -> int:
     arguments.add_argument(
         "--rows", type=Rows, default=256, help="largest number of rows at once; auto is what fits"
     )
+    arguments.add_argument("--parts", type=str, default=None, help=PARTS)
     parsed = arguments.parse_args(words)
     check_rows(parsed.rows)
     check_threads(parsed.threads)
-    texts, mlm = given_texts(parsed), load_mlm(parsed)
-    quiet = parsed.quiet or sys.stdout.isatty() or not ranks.first()
-    with ranks.joined(), Progress("score", len(texts), quiet=quiet) as progress:
-        rows = scoring.score_texts(mlm, texts, energy=parsed.energy, rows=parsed.rows)
-        for line in scoring.rendered(rows, style=parsed.format, per_token=parsed.per_token):
-            if ranks.first():
-                print(line, flush=True)
-                progress.advance()
+    texts, cluster = given_texts(parsed), cluster_of(parsed)
+    knobs = {"energy": parsed.energy, "rows": parsed.rows}
+    with ExitStack() as stack:
+        if cluster is not None:
+            groups = many_texts.groups("score", model_of(parsed), texts, scoring.TOGETHER, knobs)
+            rows = stack.enter_context(
+                computed("score", groups, many_texts.score_group, cluster, parsed)
+            )
+        else:
+            rows = scoring.score_texts(load_mlm(parsed), texts, **knobs)
+        quiet = parsed.quiet or sys.stdout.isatty() or cluster is not None
+        progress = stack.enter_context(Progress("score", len(texts), quiet=quiet))
+        scored = (scoring.Scored(*row) for row in rows)
+        for line in scoring.rendered(scored, style=parsed.format, per_token=parsed.per_token):
+            print(line, flush=True)
+            progress.advance()
     return 0
+
+
+@contextmanager
+def computed(
+    name: str, groups: "list[many_texts.Group]", work: Any, cluster: Cluster, parsed: Any
+) -> Iterator[Iterator[Any]]:
+    """Compute groups in a cluster, and give the rows of all of them; then remove --parts."""
+    folder = Path(parsed.parts or f"{name}.parts")
+    with many_texts.parts(folder):
+        yield many_texts.rows(groups, work, folder, cluster, quiet=parsed.quiet)
 
 
 def infill(words: list[str]) -> int:
@@ -213,19 +231,24 @@ def infill(words: list[str]) -> int:
     arguments.add_argument(
         "--json", action="store_true", help="print all fillings of a text as a line of JSON"
     )
+    arguments.add_argument("--parts", type=str, default=None, help=PARTS)
     parsed = arguments.parse_args(words)
     check_threads(parsed.threads)
     check_range("--show", parsed.show, least=1)
     check_range("--samples", parsed.samples, least=1, most=MOST_SAMPLES)
     config, texts = infill_settings(given_settings(parsed)), given_texts(parsed)
-    mlm = load_mlm(parsed)
-    with ranks.joined():
-        filled = infilling.fill_texts(
-            mlm, texts, config, samples=parsed.samples, method=parsed.method
-        )
+    knobs, cluster = {"samples": parsed.samples, "method": parsed.method}, cluster_of(parsed)
+    with ExitStack() as stack:
+        if cluster is not None:
+            more = {"config": asdict(config)} | knobs
+            groups = many_texts.groups("infill", model_of(parsed), texts, 1, more)
+            filled = stack.enter_context(
+                computed("infill", groups, many_texts.fill_group, cluster, parsed)
+            )
+        else:
+            filled = infilling.fill_texts(load_mlm(parsed), texts, config, **knobs)
         for text, fillings in zip(texts, filled, strict=True):
-            if ranks.first():
-                show_fillings(text, fillings, parsed)
+            show_fillings(text, [infilling.Filling(*filling) for filling in fillings], parsed)
     return 0
 
 
@@ -248,6 +271,7 @@ def mlm_arguments(arguments: Parser) -> None:
     )
     arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
     device_argument(arguments)
+    cluster_arguments(arguments)
     trust = "run the code that the model's folder or repository brings; read it first"
     arguments.add_argument("--trust-remote-code", action="store_true", help=trust)
     arguments.add_argument("--quiet", action="store_true", help="show no progress")

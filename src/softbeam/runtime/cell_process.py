@@ -52,8 +52,6 @@ def answered(job: str) -> dict[str, Any]:
         with allowing(asked["modules"]), ending():
             run = work_named(asked["run"])
             cell, folder = cell_of(run, asked["cell"]), Path(asked["folder"])
-            if "torch" in sys.modules:
-                sys.modules["torch"].set_flush_denormal(True)
             return {"seconds": computed(cell, run, folder)}
     except (Interrupted, KeyboardInterrupt):
         return {"stopped": True}

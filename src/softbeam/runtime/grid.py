@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from softbeam.runtime.allowed import allow, allowed_modules
 from softbeam.runtime.cells import C, Result, Work, compute, key, read_result
 from softbeam.runtime.cluster import Cluster
 from softbeam.runtime.dispatch import in_cluster
+from softbeam.runtime.files import remove
 from softbeam.runtime.progress import Progress, clock
 
 if TYPE_CHECKING:
@@ -80,6 +81,16 @@ def grid_folder(out: Path, read: Iterable[Path] = ()) -> Iterator[None]:
                 (out / inputs.NAME).unlink()
 
 
+def remove_results(folder: Path) -> None:
+    """Remove the results of a grid, and its folder if nothing else is in it."""
+    results = folder / "results"
+    remove(*(path for path in results.glob("*.json") if RESULT.fullmatch(path.name)))
+    with suppress(OSError):  # something else is there
+        results.rmdir()
+        remove(folder / inputs.NAME)
+        folder.rmdir()
+
+
 def content_of(folder: Path) -> str | None:
     """Say whether a folder is that of a grid: by its record, its results, or subfolders alone."""
     results = (path.name for path in (folder / "results").glob("*.json"))
@@ -99,6 +110,24 @@ def run_grid(
 ) -> list[Result]:
     """Return the results of all cells, in their order; compute those that have no file yet.
 
+    The arguments are those of `compute_grid`.
+    """
+    compute_grid(cells, run, folder, workers=workers, title=title, quiet=quiet)
+    results = [read_result(cell, folder) for cell in cells]
+    return [result for result in results if result is not None]
+
+
+def compute_grid(
+    cells: Sequence[C],
+    run: Work[C],
+    folder: Path,
+    *,
+    workers: Workers = ALONE,
+    title: str = "cells",
+    quiet: bool = False,
+) -> None:
+    """Compute the cells that have no file yet.
+
     Args:
         cells: the cells of the grid.
         run: computes a cell; other processes need a function at the top of a module.
@@ -117,8 +146,6 @@ def run_grid(
                 progress.advance(1, shown(cell, compute(cell, run, folder)))
         else:
             in_processes(missing, run, folder, workers.jobs, progress)
-    results = [read_result(cell, folder) for cell in cells]
-    return [result for result in results if result is not None]
 
 
 def in_processes(

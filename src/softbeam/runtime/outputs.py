@@ -7,7 +7,7 @@ user asks for it. What is replaced stays until the new output is complete.
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from softbeam.errors import Interrupted, UserError
@@ -87,17 +87,11 @@ def folder(
     Raises UserError if the folder has another owner, is an input, or holds what may not be lost.
     """
     read = list(inputs)
-    with on_all_processes(
-        lambda: owned_folder(out, describe, read, hint, resume=resume, overwrite=overwrite)
-    ) as place:
-        yield place
-
-
-@contextmanager
-def on_all_processes(opened: Callable[[], AbstractContextManager[Path]]) -> Iterator[Path]:
-    """Own an output in the process that writes, and give its path on all processes."""
     with ranks.joined(), ExitStack() as stack:
-        place = str(stack.enter_context(opened())) if ranks.first() else ""
+        place = ""
+        if ranks.first():
+            own = owned_folder(out, describe, read, hint, resume=resume, overwrite=overwrite)
+            place = str(stack.enter_context(own))
         yield Path(ranks.from_first(place))
 
 

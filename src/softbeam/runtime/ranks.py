@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -25,7 +25,6 @@ else:
     torch, distributed = lazy("torch"), lazy("torch.distributed")
 
 T = TypeVar("T")
-V = TypeVar("V")
 PATIENCE = timedelta(days=7)  # for a slower process; one that stopped is noticed by `Watch`
 START = timedelta(minutes=5)  # within which all processes must have started
 BEAT, PATIENT_BEATS = 5.0, 24  # seconds between beats; missing beats of a process that has stopped
@@ -72,23 +71,6 @@ def first() -> bool:
 def share(items: Sequence[T]) -> Sequence[T]:
     """Return every n-th item, for n processes: this process's part of the work."""
     return items[rank() :: world()]
-
-
-def block(n: int) -> range:
-    """Return this process's part of n items if each process takes consecutive ones."""
-    start, end = (-(-n * r // world()) for r in (rank(), rank() + 1))
-    return range(start, end)
-
-
-def in_turn(items: Sequence[T], work: Callable[[T], V]) -> Iterator[V]:
-    """Yield the result of each item, in order and on all processes; JSON must hold the results.
-
-    Each process works on one item at a time.
-    """
-    for start in range(0, len(items), world()):
-        mine = share(items[start : start + world()])
-        for results in gathered([work(item) for item in mine]):
-            yield from results
 
 
 def own_seed(seed: int) -> int:

@@ -74,7 +74,7 @@ class CellProcess:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={"OMP_NUM_THREADS": "1"} | os.environ,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # a cell may run on each core
         )
 
     def answer(self, job: str, is_wanted: Callable[[], bool]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from softbeam.runtime import ranks
 from softbeam.runtime.devices import device_of
 from softbeam.sampling.chains import Trace, side_by_side, trace
 from softbeam.sampling.diagnostics import TextMixing, text_mixing
@@ -90,8 +89,7 @@ def score(
         device: where the model runs, as in `sample`.
     """
     prompts, mlm = [texts] if isinstance(texts, str) else list(texts), placed(mlm, device)
-    with ranks.joined():
-        return list(score_texts(mlm, prompts, energy=energy, rows=rows))
+    return list(score_texts(mlm, prompts, energy=energy, rows=rows))
 
 
 def infill(
@@ -120,8 +118,7 @@ def infill(
             those that infilling decides itself, as `sweeps`.
     """
     settings, mlm = infill_settings(overrides), placed(mlm, device)
-    with ranks.joined():
-        return next(fill_texts(mlm, [text], settings, samples=samples, method=method))
+    return next(fill_texts(mlm, [text], settings, samples=samples, method=method))
 
 
 def placed(mlm: TextModel, device: str | None) -> TextModel:

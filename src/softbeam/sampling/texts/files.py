@@ -5,9 +5,8 @@ sweep. A checkpoint beside the file holds the chains, the generator and the leng
 that moment. To resume, whatever was written later is cut off and sampled again, which gives the
 same bytes. An incomplete last line is left by an interrupted write, and readers ignore it.
 
-Texts are sampled in groups, each with its own generator. With several processes, each process
-takes some of the groups and writes them to its own file; at the end the first process appends the
-other files to its own, which gives the bytes that a single process writes.
+Texts are sampled in groups, each with its own generator. The workers of a cluster sample groups in
+any order; their lines, put together in the order of groups, are those of one process.
 """
 
 import glob
@@ -30,7 +29,7 @@ import torch
 
 from softbeam import __version__
 from softbeam.errors import Interrupted, UserError, check_range
-from softbeam.runtime import inputs, outputs, ranks
+from softbeam.runtime import inputs, outputs
 from softbeam.runtime.files import (
     Growing,
     Types,
@@ -45,18 +44,18 @@ from softbeam.runtime.files import (
     save_checkpoint,
     write_atomic,
 )
+from softbeam.runtime.grid import remove_results
 from softbeam.runtime.progress import Progress
 from softbeam.runtime.signals import ending, hurried, signum_of, stopping
 from softbeam.sampling.chains import Record
 from softbeam.sampling.texts.estimate import estimated
-from softbeam.sampling.texts.sampler import Sampler, generator, group_size, samplers
+from softbeam.sampling.texts.sampler import Sampler, generator, group_size, sampler, samplers
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.tensors import may_stand
 from softbeam.types import ChainState, TextModel
 
 Header = dict[str, Any]
 T = TypeVar("T")
-CHUNK = 1 << 20  # bytes to copy at a time
 PATIENCE = 0.7  # seconds that the model's current operation may take after a signal
 
 
@@ -95,6 +94,11 @@ def checkpoint_of(out: Path) -> Path:
     return out.with_name(out.name + ".checkpoint")
 
 
+def parts_of(out: Path) -> Path:
+    """The folder of groups that the workers of a cluster have finished."""
+    return out.with_name(out.name + ".parts")
+
+
 def summary_of(out: Path) -> Path:
     """The summary of a file of samples; it exists once the samples are complete."""
     return out.with_name(out.name.removesuffix(".jsonl") + ".json")
@@ -116,18 +120,6 @@ def sample_files(
 
     Raises UserError if another process has a file, or one exists and may not be replaced.
     """
-    files = list(read)
-    with outputs.on_all_processes(
-        lambda: owned_samples(out, files, resume=resume, overwrite=overwrite)
-    ) as place:
-        yield place
-
-
-@contextmanager
-def owned_samples(
-    out: Path, read: Sequence[Path], *, resume: bool, overwrite: bool
-) -> Iterator[Path]:
-    """Own the files in the process that writes; see `sample_files`."""
     together = [out, summary_of(out), plot_of(out), checkpoint_of(out)]
     if len({*together}) < len(together):
         raise UserError(f"--out {out}: the plot has the same name; give a name that ends in .jsonl")
@@ -172,20 +164,19 @@ def write_samples(
         quiet: show no progress.
     """
     groups = samplers(mlm, header["texts"], config)  # checks all texts before any is sampled
-    mine, part = ranks.block(len(groups)), part_of(out, ranks.rank())
-    tensors, facts = begin(part, header, resume=resume)
-    start, sweep, state = facts.get("group", mine.start), facts["sweep"], None
+    tensors, facts = begin(out, header, resume=resume)
+    start, sweep, state = facts.get("group", 0), facts["sweep"], None
     rng = generator(config, start)
     if tensors:
-        check_place(facts, mine.stop, config.sweeps, checkpoint_of(part))
-        state = load_state(tensors, mlm, groups[start], rng, checkpoint_of(part))
+        check_place(facts, len(groups), config.sweeps, checkpoint_of(out))
+        state = load_state(tensors, mlm, groups[start], rng, checkpoint_of(out))
     with (
-        Growing(part, facts["bytes"]) as file,
-        Progress("sample", len(mine) * config.sweeps, quiet=quiet) as progress,
+        Growing(out, facts["bytes"]) as file,
+        Progress("sample", len(groups) * config.sweeps, quiet=quiet) as progress,
         stopping() as stop,
     ):
-        progress.skip((start - mine.start) * config.sweeps + sweep)
-        writer = Writer(file, checkpoint_of(part), header, facts, every)
+        progress.skip(start * config.sweeps + sweep)
+        writer = Writer(file, checkpoint_of(out), header, facts, every)
         stopped = f"stopped; --resume continues {out} after its last complete sweep"
 
         def finish(signum: int) -> None:
@@ -194,11 +185,11 @@ def write_samples(
 
         try:
             with hurried(PATIENCE, finish):
-                if not quiet and len(mine):
+                if not quiet:
                     with at_once(stop):
                         left = progress.total - int(progress.done)
                         progress.say(estimated(mlm, groups, config, sweeps=left))
-                for group in range(start, mine.stop):
+                for group in range(start, len(groups)):
                     run = partial(groups[group].run, rng, state=state, first=sweep)
                     for record in stoppable(partial(run, on_step=progress.within), stop):
                         rows = sample_rows(mlm, groups[group], record, config, group)
@@ -210,12 +201,27 @@ def write_samples(
             raise Interrupted(signum_of(signal), stopped) from None
         except Exception:
             if not tensors and file.file.tell() == facts["bytes"]:
-                remove(part)  # no sample was drawn
+                remove(out)  # no sample was drawn
             raise
-    seconds = max(ranks.gathered(writer.seconds()))  # waits for all processes
-    if ranks.first():
-        append(out, [part_of(out, rank) for rank in range(1, ranks.world())])
-    return seconds
+    return writer.seconds()
+
+
+def group_lines(
+    mlm: TextModel, texts: Sequence[str], config: SamplingConfig, group: int
+) -> Iterator[bytes]:
+    """Sample a group of texts alone, and yield its lines, sweep by sweep."""
+    chains = sampler(mlm, texts, config)
+    for record in chains.run(generator(config, group)):
+        yield b"".join(map(as_line, sample_rows(mlm, chains, record, config, group)))
+
+
+def write_groups(header: Header, out: Path, groups: Iterable[bytes]) -> None:
+    """Write a file of samples whose groups, in order, were sampled elsewhere."""
+    first = as_line(header)
+    with Growing(out, len(first)) as file:
+        for lines in groups:
+            file.append(lines)
+        file.synced()
 
 
 @contextmanager
@@ -239,26 +245,10 @@ def stoppable(run: Callable[[], Iterator[T]], stop: Sequence[int]) -> Iterator[T
         yield record
 
 
-def part_of(out: Path, rank: int) -> Path:
-    """The file that a process writes; that of the first process becomes the complete file."""
-    return out.with_name(f"{out.name}.{rank}-of-{ranks.world()}") if rank else out
-
-
-def append(out: Path, parts: Sequence[Path]) -> None:
-    """Append the files of other processes, without their headers, which are the same."""
-    with Growing(out, out.stat().st_size) as file:
-        for part in parts:
-            with part.open("rb") as other:
-                other.readline()
-                while chunk := other.read(CHUNK):
-                    file.append(chunk)
-        file.synced()
-
-
 def clear(out: Path) -> None:
-    """Remove what only an unfinished file needs: the parts of processes, and checkpoints."""
-    parts = [part_of(out, rank) for rank in range(1, ranks.world())]
-    remove(*parts, *map(checkpoint_of, parts), checkpoint_of(out))
+    """Remove what only an unfinished file needs: its checkpoint, and groups of a cluster."""
+    remove(checkpoint_of(out))
+    remove_results(parts_of(out))
 
 
 def progress_of(record: Record) -> dict[str, str]:
@@ -319,7 +309,7 @@ class Writer:
             return
         tensors, place = self.unsaved
         self.file.synced()
-        facts = {"seconds": self.seconds(), "header": self.header, "processes": ranks.world()}
+        facts = {"seconds": self.seconds(), "header": self.header, "processes": 1}
         save_checkpoint(self.checkpoint, tensors, place | facts)
         self.saved, self.unsaved = time.monotonic(), None
 
@@ -344,9 +334,9 @@ def begin(
             tensors, facts = load_checkpoint(checkpoint)
             check_facts(checkpoint, facts)
             same_settings(checkpoint, facts["header"], header)
-            if facts["processes"] != ranks.world():
+            if facts["processes"] != 1:
                 raise UserError(
-                    f"{out} was started by {facts['processes']} processes, not {ranks.world()}; "
+                    f"{out} was started by {facts['processes']} processes of torchrun; "
                     "give another --out to start again"
                 )
             return tensors, facts
@@ -426,7 +416,7 @@ def resumed_header(out: Path, header: Header, *, accept: bool) -> Header:
     Raises UserError if files of the model have changed since the checkpoint and this is not
     accepted.
     """
-    checkpoint = checkpoint_of(part_of(out, ranks.rank()))
+    checkpoint = checkpoint_of(out)
     if not checkpoint.exists():
         return header
     facts = load_checkpoint(checkpoint)[1]

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from softbeam.errors import check_range
-from softbeam.runtime import ranks
 from softbeam.sampling.texts.sampler import generator, sampler
 from softbeam.sampling.texts.settings import SamplingConfig, check_choice
 from softbeam.types import ChainState, TextModel
@@ -34,21 +33,18 @@ def fill_texts(
     *,
     samples: int,
     method: str = "mh",
+    first: int = 0,
 ) -> Iterator[list[Filling]]:
-    """Yield the fillings of each text, in order; processes share the texts.
+    """Yield the fillings of each text, in order.
 
     Each text has its own random numbers, so that it does not matter which texts are beside it.
-    `api.infill` describes the methods.
+    `first` is the number of the first text. `api.infill` describes the methods.
     """
     check_range("--samples", samples, least=1)
     check_choice("--method", method, get_args(Method))
-
-    def fill(number: int) -> list[Filling]:
+    for number, text in enumerate(texts, first):
         own = replace(config, seed=config.stream(number))
-        return fill_gaps(mlm, texts[number], own, samples=samples, method=method)
-
-    for rows in ranks.in_turn(range(len(texts)), fill):
-        yield [Filling(*row) for row in rows]
+        yield fill_gaps(mlm, text, own, samples=samples, method=method)
 
 
 def fill_gaps(

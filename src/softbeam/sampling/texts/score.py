@@ -7,14 +7,13 @@ from typing import NamedTuple
 import torch
 
 from softbeam.errors import UserError
-from softbeam.runtime import ranks
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fitting_rows import FittingRows
 from softbeam.sampling.texts.settings import Rows, check_choice, check_rows, row_limit
 from softbeam.types import MaskedLM, TextModel
 
 ENERGIES = {"local": LocalEnergy, "raw": RawEnergy}
-TOGETHER = 16  # texts in a batch, for any number of processes, so that all get the same numbers
+TOGETHER = 16  # texts in a batch, wherever it is scored, so that all get the same numbers
 TOKENS = 16_384  # the largest number of tokens that the model gets at once
 
 
@@ -28,9 +27,14 @@ class Scored(NamedTuple):
 
 
 def score_texts(
-    mlm: TextModel, texts: Sequence[str], *, energy: str = "local", rows: Rows = 256
+    mlm: TextModel,
+    texts: Sequence[str],
+    *,
+    energy: str = "local",
+    rows: Rows = 256,
+    first: int = 0,
 ) -> Iterator[Scored]:
-    """Yield the score of each text, in order; processes share the texts.
+    """Yield the score of each text, in order.
 
     Memory is bounded: the model gets at most `rows` masked rows, and at most 16,384 tokens, at
     once, however many or long the texts are. With rows="auto" it gets as many tokens as fit.
@@ -40,17 +44,14 @@ def score_texts(
         texts: texts without gaps.
         energy: local sums log-probabilities; raw sums logits.
         rows: the largest number of masked rows that the model gets at once.
+        first: the number of the first text, for error messages.
     """
     check_choice("--energy", energy, tuple(ENERGIES))
     check_rows(rows)
     lm = FittingRows(mlm) if rows == "auto" else mlm
-
-    def batch(start: int) -> list[Scored]:
+    for start in range(0, len(texts), TOGETHER):
         together = texts[start : start + TOGETHER]
-        return score_batch(mlm, together, start, energy=energy, rows=rows, lm=lm)
-
-    for scores in ranks.in_turn(range(0, len(texts), TOGETHER), batch):
-        yield from (Scored(*score) for score in scores)
+        yield from score_batch(mlm, together, first + start, energy=energy, rows=rows, lm=lm)
 
 
 @torch.inference_mode()
