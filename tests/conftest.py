@@ -92,11 +92,18 @@ def nursery():
     from support.forked_commands import Nursery
 
     ours = (
+        "softbeam.cli.train",
+        "softbeam.cli.sample",
+        "softbeam.cli.report",
+        "softbeam.models.lstm",
+        "softbeam.models.catalogue",
+        "softbeam.search.soft.fast",
         "softbeam.training.loop",
         "softbeam.experiments.energies.results",
         "softbeam.sampling.texts.summary",
     )
     others = ("torch._dynamo", "transformers.models.bert.modeling_bert", "matplotlib.figure")
+    others += ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg")
     with Nursery(*ours, *others) as made:
         yield made
 
@@ -123,6 +130,27 @@ def letters_mlm(tmp_path_factory) -> Path:
     from support.tiny_bert import write_letter_mlm
 
     return write_letter_mlm(tmp_path_factory.mktemp("letters"))
+
+
+@pytest.fixture(scope="session")
+def whole_run(nursery, tmp_path_factory) -> Path:
+    """A run of `train_words` that was never disturbed, in the folder of its data."""
+    from support.small_data import write_data
+    from support.small_runs import train_words
+
+    folder = tmp_path_factory.mktemp("whole")
+    assert nursery.life(train_words(write_data(folder), folder / "run")).code == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def whole_samples(nursery, letters_mlm, tmp_path_factory) -> Path:
+    """A file of `sample_words` that was never disturbed."""
+    from support.small_runs import sample_words
+
+    out = tmp_path_factory.mktemp("whole") / "whole.jsonl"
+    assert nursery.life(sample_words(letters_mlm, out)).code == 0
+    return out
 
 
 @pytest.fixture(scope="session")

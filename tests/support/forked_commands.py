@@ -194,6 +194,8 @@ def serve(modules: list[str]) -> None:
     sys.path[0] = str(Path(__file__).parents[1])
     for name in ("softbeam.cli", *modules):
         import_module(name)
+    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("bert")
+    import_module("softbeam.training.config").file_parser()  # both are made once a process
     gc.freeze()  # a child that collects garbage would copy the pages of everything imported
     for line in sys.stdin:
         request = json.loads(line)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from softbeam.sampling.texts.files import read_header, read_samples
 from support.forked_commands import OF_A_GRID, OF_SAMPLING, OF_TRAINING, Nursery, enough, killed
-from support.small_data import write_data
 from support.small_runs import files_of, result, sample_words, train_words
 
 
-def kill_training(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> Counter[str]:
-    """Runs killed so many times in all; returns where they were hit."""
-    data, whole = write_data(folder), folder / "whole"
-    assert nursery.life(train_words(data, whole)).code == 0
+def kill_training(
+    nursery: Nursery, whole: Path, folder: Path, *, kills: int, seed: int
+) -> Counter[str]:
+    """Runs killed so many times in all, beside a whole one; returns where they were hit."""
+    data = whole.parent / "a.conll"
     epochs = [row["value"] for row in result(whole)[1] if row["kind"] == "dev"]
     assert max(epochs) > epochs[0], "or the best weights would be the first"
     hits, rng, numbers = Counter[str](), random.Random(seed), count()
@@ -28,10 +28,10 @@ def kill_training(nursery: Nursery, folder: Path, *, kills: int, seed: int) -> C
     return hits
 
 
-def kill_sampling(nursery: Nursery, mlm: Path, folder: Path, *, kills: int, seed: int):
+def kill_sampling(
+    nursery: Nursery, mlm: Path, whole: Path, folder: Path, *, kills: int, seed: int
+) -> Counter[str]:
     """The same for files of samples; after each kill there is nothing but whole lines to read."""
-    whole = folder / "whole.jsonl"
-    assert nursery.life(sample_words(mlm, whole)).code == 0
     expected = list(read_samples(whole))
     hits, rng, numbers = Counter[str](), random.Random(seed), count()
     while not enough(hits, OF_SAMPLING, kills):

@@ -17,14 +17,14 @@ LIMIT = 0.5  # megabytes a minute
 COMMANDS, EACH = 30, 0.1  # megabytes a command
 
 
-def test_training_is_killed_twenty_times(nursery, tmp_path):
-    hits = kill_training(nursery, tmp_path, kills=20, seed=20)
+def test_training_is_killed_twenty_times(nursery, whole_run, tmp_path):
+    hits = kill_training(nursery, whole_run, tmp_path, kills=20, seed=20)
     print(f"\ntraining killed {hits.total()} times: {dict(hits)}")
     assert set(hits) >= set(OF_TRAINING) and hits.total() >= 20
 
 
-def test_sampling_is_killed_twenty_times(nursery, letters_mlm, tmp_path):
-    hits = kill_sampling(nursery, letters_mlm, tmp_path, kills=20, seed=20)
+def test_sampling_is_killed_twenty_times(nursery, letters_mlm, whole_samples, tmp_path):
+    hits = kill_sampling(nursery, letters_mlm, whole_samples, tmp_path, kills=20, seed=20)
     print(f"\nsampling killed {hits.total()} times: {dict(hits)}")
     assert set(hits) >= set(OF_SAMPLING) and hits.total() >= 20
 

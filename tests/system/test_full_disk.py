@@ -37,16 +37,8 @@ def disk(tmp_path) -> Iterator[Callable[[int], Disk]]:
         one.remove()
 
 
-@pytest.fixture(scope="module")
-def whole(nursery, tmp_path_factory) -> Path:
-    """A run that was never disturbed, in the folder of its data."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert nursery.life(train_words(write_data(folder), folder / "run")).code == 0
-    return folder / "run"
-
-
-def words(whole: Path, out: Path, *more: str) -> list[str]:
-    return train_words(whole.parent / "a.conll", out, *more)
+def words(whole_run: Path, out: Path, *more: str) -> list[str]:
+    return train_words(whole_run.parent / "a.conll", out, *more)
 
 
 def one_sentence(said: str) -> str:
@@ -56,23 +48,23 @@ def one_sentence(said: str) -> str:
 
 
 @pytest.mark.slow
-def test_training_on_a_full_disk_keeps_its_last_checkpoint(nursery, whole, disk, tmp_path):
+def test_training_on_a_full_disk_keeps_its_last_checkpoint(nursery, whole_run, disk, tmp_path):
     """There is room for a checkpoint beside the last one, until there are weights too."""
     probe = tmp_path / "probe"
-    assert nursery.life(words(whole, probe), Aim("update", 3, signum=15)).code == 143
+    assert nursery.life(words(whole_run, probe), Aim("update", 3, signum=15)).code == 143
     size = (probe / "checkpoint.safetensors").stat().st_size
-    others = sum(pages(path) for path in whole.iterdir())  # with the weights
+    others = sum(pages(path) for path in whole_run.iterdir())  # with the weights
     small = disk(others + 2 * size - 4096)
     out = small.folder / "run"
-    end = nursery.life(words(whole, out))
+    end = nursery.life(words(whole_run, out))
     assert end.code == 2 and FULL in one_sentence(end.said), end
     assert str(out / "checkpoint.safetensors") in end.said
     tensors, facts = load_checkpoint(out / "checkpoint.safetensors")
     assert facts["update"] > 0 and not [p for p in files_of(out) if "part" in p]
-    assert nursery.life(words(whole, out, "--resume")).code == 2, "still full"
+    assert nursery.life(words(whole_run, out, "--resume")).code == 2, "still full"
     small.become("size=10m")
-    assert nursery.life(words(whole, out, "--resume")).code == 0
-    assert result(out) == result(whole)
+    assert nursery.life(words(whole_run, out, "--resume")).code == 0
+    assert result(out) == result(whole_run)
 
 
 def pages(path: Path) -> int:
@@ -81,50 +73,52 @@ def pages(path: Path) -> int:
 
 
 @pytest.mark.slow
-def test_training_where_no_file_may_be_larger_than_the_first_checkpoint(nursery, whole, tmp_path):
+def test_training_where_no_file_may_be_larger_than_the_first_checkpoint(
+    nursery, whole_run, tmp_path
+):
     """A limit of the process, which needs no rights; later checkpoints have Adam's moments."""
     probe, out = tmp_path / "probe", tmp_path / "run"
-    assert nursery.life(words(whole, probe), Aim("update", 1)).hit == "update"
+    assert nursery.life(words(whole_run, probe), Aim("update", 1)).hit == "update"
     size = (probe / "checkpoint.safetensors").stat().st_size
-    end = nursery.life(words(whole, out), largest=size + 500)
+    end = nursery.life(words(whole_run, out), largest=size + 500)
     assert end.code == 2 and "cannot be written: File too large" in one_sentence(end.said)
     assert load_checkpoint(out / "checkpoint.safetensors")[1]["update"] == 0
-    assert nursery.life(words(whole, out, "--resume")).code == 0
-    assert result(out) == result(whole)
+    assert nursery.life(words(whole_run, out, "--resume")).code == 0
+    assert result(out) == result(whole_run)
 
 
 @pytest.mark.slow
-def test_training_in_a_folder_that_can_no_longer_be_written(nursery, whole, disk):
+def test_training_in_a_folder_that_can_no_longer_be_written(nursery, whole_run, disk):
     place = disk(10_000_000)
     out = place.folder / "run"
     place.become("ro")
-    end = nursery.life(words(whole, out))
+    end = nursery.life(words(whole_run, out))
     assert end.code == 2 and "cannot be written: " in one_sentence(end.said)
     place.become("rw")
-    assert nursery.life(words(whole, out), Aim("update", 4, signum=15)).code == 143
+    assert nursery.life(words(whole_run, out), Aim("update", 4, signum=15)).code == 143
     before = (out / "checkpoint.safetensors").read_bytes()
     place.become("ro")
-    end = nursery.life(words(whole, out, "--resume"))
+    end = nursery.life(words(whole_run, out, "--resume"))
     assert end.code == 2 and "cannot be written: " in one_sentence(end.said)
     assert (out / "checkpoint.safetensors").read_bytes() == before
     place.become("rw")
-    assert nursery.life(words(whole, out, "--resume")).code == 0
-    assert result(out) == result(whole)
+    assert nursery.life(words(whole_run, out, "--resume")).code == 0
+    assert result(out) == result(whole_run)
 
 
 @pytest.mark.slow
-def test_sampling_on_a_full_disk_keeps_whole_lines(nursery, letters_mlm, disk, tmp_path):
-    whole = tmp_path / "whole.jsonl"
-    assert nursery.life(sample_words(letters_mlm, whole)).code == 0
+def test_sampling_on_a_full_disk_keeps_whole_lines(nursery, letters_mlm, whole_samples, disk):
     small = disk(8 * 4096)
     out = small.folder / "s.jsonl"
     end = nursery.life(sample_words(letters_mlm, out))
     assert end.code == 2 and FULL in one_sentence(end.said), end
     rows = list(read_samples(out))
-    assert out.read_bytes().endswith(b"\n") and rows == list(read_samples(whole))[: len(rows)]
+    assert (
+        out.read_bytes().endswith(b"\n") and rows == list(read_samples(whole_samples))[: len(rows)]
+    )
     small.become("size=10m")
     assert nursery.life(sample_words(letters_mlm, out, "--resume")).code == 0
-    assert out.read_bytes() == whole.read_bytes()
+    assert out.read_bytes() == whole_samples.read_bytes()
 
 
 def test_a_line_that_does_not_fit_is_cut_off_again(disk):

@@ -30,9 +30,9 @@ STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
 @pytest.mark.slow
-def test_killed_training_ends_with_the_same_weights_log_and_summary(nursery, tmp_path):
+def test_killed_training_ends_with_the_same_weights_log_and_summary(nursery, whole_run, tmp_path):
     """The short form; `make soak` kills 20 times."""
-    assert set(kill_training(nursery, tmp_path, kills=6, seed=1)) >= set(OF_TRAINING)
+    assert set(kill_training(nursery, whole_run, tmp_path, kills=6, seed=1)) >= set(OF_TRAINING)
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def differ(one: Path, two: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), STOPS)
-def test_a_signal_lets_training_finish_its_update(nursery, tmp_path, signum, code):
-    data, out, whole = write_data(tmp_path), tmp_path / "run", tmp_path / "whole"
+def test_a_signal_lets_training_finish_its_update(nursery, whole_run, tmp_path, signum, code):
+    data, out = whole_run.parent / "a.conll", tmp_path / "run"
     end = nursery.life(train_words(data, out), Aim("update", 4, signum=signum))
     assert (end.code, end.hit) == (code, "update")
     assert end.said == (
@@ -88,8 +88,7 @@ def test_a_signal_lets_training_finish_its_update(nursery, tmp_path, signum, cod
     )
     assert load_checkpoint(out / "checkpoint.safetensors")[1]["update"] == 4
     assert nursery.life(train_words(data, out, "--resume")).code == 0
-    assert nursery.life(train_words(data, whole)).code == 0
-    assert result(out) == result(whole)
+    assert result(out) == result(whole_run)
 
 
 @pytest.mark.slow
@@ -105,18 +104,20 @@ def test_a_signal_at_the_start_ends_at_once_with_a_sentence(nursery, tmp_path, s
 
 
 @pytest.mark.slow
-def test_killed_sampling_ends_with_the_same_file(nursery, letters_mlm, tmp_path):
-    assert set(kill_sampling(nursery, letters_mlm, tmp_path, kills=6, seed=1)) >= set(OF_SAMPLING)
+def test_killed_sampling_ends_with_the_same_file(nursery, letters_mlm, whole_samples, tmp_path):
+    hits = kill_sampling(nursery, letters_mlm, whole_samples, tmp_path, kills=6, seed=1)
+    assert set(hits) >= set(OF_SAMPLING)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "phase", "entry", "sweeps"), [(STOPS[1], "lines", 4, 4), (STOPS[0], "step", 8, 3)]
 )
-def test_a_signal_ends_sampling_at_once(nursery, letters_mlm, tmp_path, stop, phase, entry, sweeps):
+def test_a_signal_ends_sampling_at_once(
+    nursery, letters_mlm, whole_samples, tmp_path, stop, phase, entry, sweeps
+):
     """Lines are written whole; a sweep, here of two steps, is left within its second step."""
-    signum, code = stop
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "s.jsonl"
+    (signum, code), out = stop, tmp_path / "s.jsonl"
     end = nursery.life(sample_words(letters_mlm, out), Aim(phase, entry, signum=signum))
     assert (end.code, end.hit) == (code, phase)
     assert end.said == (
@@ -124,9 +125,8 @@ def test_a_signal_ends_sampling_at_once(nursery, letters_mlm, tmp_path, stop, ph
     )
     assert out.read_bytes().endswith(b"\n") and checkpoint_of(out).exists()
     assert len(list(read_samples(out))) == sweeps * 4
-    for path in (out, whole):
-        assert nursery.life(sample_words(letters_mlm, path, "--resume")).code == 0
-    assert out.read_bytes() == whole.read_bytes()
+    assert nursery.life(sample_words(letters_mlm, out, "--resume")).code == 0
+    assert out.read_bytes() == whole_samples.read_bytes()
 
 
 @pytest.mark.slow

@@ -225,7 +225,10 @@ def as_text(record: Mapping[str, Any]) -> str:
 def write_plot(texts: Sequence[TextChains], path: Path) -> None:
     """Plot energies and rates by sweep; the first few texts have a row each."""
     drawn = texts[:MOST_TEXTS]
-    chart = figure.Figure(figsize=(9.6, 0.9 + 2.5 * len(drawn)), layout="constrained")
+    height = 0.9 + 2.5 * len(drawn)
+    chart = figure.Figure(figsize=(9.6, height))
+    margins = {"left": 0.1, "right": 0.99, "bottom": 0.5 / height, "top": 1 - 0.4 / height}
+    chart.subplots_adjust(**margins, hspace=0.12)  # a layout of matplotlib's draws everything twice
     axes = chart.subplots(len(drawn), 2, squeeze=False, sharex=True)
     stuck = any(bool(text.trace.stuck.any()) for text in drawn)
     names = [name for name in RATES if stuck or name != "stuck"]
@@ -239,7 +242,7 @@ def write_plot(texts: Sequence[TextChains], path: Path) -> None:
     chains = texts[0].trace.energy.shape[1]
     axes[0, 0].set_title(f"{chains} chains{more}", fontsize="medium")
     data = io.BytesIO()
-    chart.savefig(data, format="png", dpi=150)
+    chart.savefig(data, format="png", dpi=150, pil_kwargs={"compress_level": 1})
     write_atomic(path, data.getvalue())
 
 
