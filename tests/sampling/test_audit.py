@@ -1,10 +1,13 @@
 """Audits: exact samplers pass at the stated rate, wrong ones fail, corrected ones pass."""
 
+import json
+import sys
 from functools import partial
 
 import pytest
 import torch
 
+from softbeam.cli import main
 from softbeam.sampling.audit import Figure, audit, described, frequencies
 from softbeam.sampling.certificates import certify
 from softbeam.sampling.correcting import correct, corrected
@@ -126,3 +129,36 @@ def test_masks_that_look_at_the_text_fail_the_certificate():
     assert all(c.holds for c in certify(right, oracle.energy, texts, block=2))
     failed = [c.name for c in certify(wrong, oracle.energy, texts, block=2) if not c.holds]
     assert "invariant" in failed
+
+
+@pytest.mark.slow
+def test_the_command_says_which_law_and_ends_with_it(tmp_path, monkeypatch, capsys):
+    small = ["--words", "2", "--time", "2", "--draws", "500", "--json"]
+    (tmp_path / "mine.py").write_text(
+        "def zeros(mlm, tokens, hidden, rng):\n    return tokens * 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    codes = [main(["audit", name, *small]) for name in ("random", "mine:zeros")]
+    sys.modules.pop("mine")
+    lines = capsys.readouterr().out.splitlines()
+    results = [json.loads(line) for line in lines if line.startswith("{")]
+    assert codes == [0, 1] and [result["holds"] for result in results] == [True, False]
+    assert results[0]["rows"] == 2.0  # four steps are asked for, two positions are there
+    assert "ANOTHER LAW" in lines[-2]
+    assert main(["audit", "list"]) == 0 and "confidence" in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["none"], "no sampler 'none'; there are random"),
+        (["no.such:thing"], "the sampler 'no.such:thing' cannot be loaded"),
+        (["random", "--steps", "0"], "--steps 0: must be at least 1"),
+        (["random", "--words", "99", "--time", "8"], "more than 100000 texts"),
+        (["random", "--scale", "-1"], "--scale -1.0"),
+    ],
+)
+def test_what_cannot_be_audited_is_said_on_one_line(words, sentence, capsys):
+    assert main(["audit", *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1

@@ -219,6 +219,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
             "Check that a sampler is right: softbeam certify KERNEL [--energy local|raw] [--json]",
         ),
         Command(
+            "audit",
+            "audit",
+            "Check which law a sampler draws from: softbeam audit confidence --steps 4 [--json]",
+        ),
+        Command(
             "bench",
             "bench",
             "Measure speed: softbeam bench all | train | soft-beam | decode | growth | exact | …",

@@ -133,3 +133,16 @@ def entropy_of_tokens(texts: Int[Tensor, "texts time"], vocab: int) -> float:
     """The mean entropy of the tokens within a text, in nats: low for monotonous texts."""
     counts = torch.nn.functional.one_hot(texts, vocab).double().mean(1)
     return float(torch.special.entr(counts).sum(-1).mean())
+
+
+def as_text(result: Audit) -> str:
+    """Write the figures as a table, and the verdict below it."""
+    lines = [f"{'':20} {'sampler':>9} {'exact':>9} {'':>3}off"]
+    for figure in result.figures:
+        wrong = "" if figure.holds else "  WRONG"
+        lines.append(
+            f"{figure.name:20} {figure.value:9.4f} {figure.floor:9.4f} {figure.off:6.1f}{wrong}"
+        )
+    verdict = "the law of the model" if result.holds else "ANOTHER LAW"
+    lines.append(f"{result.draws:,} texts, {result.rows:.1f} rows of the model each: {verdict}")
+    return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Named kernels to certify on a small masked language model."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from softbeam.errors import UserError
@@ -118,17 +118,25 @@ def certificates(
     return certify(chosen, target, every_text(mlm, time=time), block=named.block, seed=seed)
 
 
-def imported(path: str) -> Make:
-    """Import the function at `package.module:function`. Raises UserError if there is none."""
+def imported(path: str, what: str = "kernel", names: Iterable[str] = KERNELS) -> Any:
+    """Import the user's own function at `package.module:function`.
+
+    Raises UserError if there is none.
+
+    Args:
+        path: where it is.
+        what: it is, for messages.
+        names: which could be given instead.
+    """
     module, colon, name = path.partition(":")
     if not colon:
         raise UserError(
-            f"no kernel {path!r}; there are {', '.join(KERNELS)}, or your own as module:function"
+            f"no {what} {path!r}; there are {', '.join(names)}, or your own as module:function"
         )
     try:
         make: Any = getattr(importlib.import_module(module), name)
     except Exception as error:  # the user's own code, which may fail in any way
-        raise UserError(f"the kernel {path!r} cannot be loaded: {error!r}") from error
+        raise UserError(f"the {what} {path!r} cannot be loaded: {error!r}") from error
     if not callable(make):
-        raise UserError(f"the kernel {path!r} is a {type(make).__name__}, not a function")
+        raise UserError(f"the {what} {path!r} is a {type(make).__name__}, not a function")
     return make
