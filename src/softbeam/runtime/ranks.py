@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from softbeam._lazy import lazy
@@ -109,9 +110,18 @@ def _join() -> None:
         timeout=PATIENCE,
     )
     atexit.register(distributed.destroy_process_group)
-    watch = Watch(_store(host=False), rank=rank(), world=world())
-    atexit.register(watch.leave)  # before the group is destroyed
-    threading.Thread(target=watch.run, daemon=True).start()
+    watch()
+
+
+@cache
+def watch() -> None:
+    """Watch the other processes, once; the process group must exist.
+
+    If one of them stops, this process ends with a line that names it.
+    """
+    watcher = Watch(_store(host=False), rank=rank(), world=world())
+    atexit.register(watcher.leave)  # before the group is destroyed
+    threading.Thread(target=watcher.run, daemon=True).start()
 
 
 def _store(*, host: bool) -> "distributed.Store":

@@ -4,7 +4,7 @@ Any of `softbeam.objectives` trains any encoder-decoder or causal language model
 an ordinary one: its checkpoints can be used without softbeam.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from softbeam.models.huggingface.decoder import HfModel
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
 from softbeam.objectives.base import Objective, SearchObjective
 from softbeam.objectives.soft_beam import SoftBeamObjective
+from softbeam.runtime import ranks as processes
 from softbeam.schedules import Moment
 from softbeam.tensors import flushed_denormals, length_mask
 from softbeam.types import Batch, Loss
@@ -160,7 +161,9 @@ class SearchAwareTrainer(Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that minimizes a softbeam objective instead of the model's own loss.
 
     Evaluation reports the model's own loss (cross-entropy), so that runs with other objectives can
-    be compared, and decodes with `predict_with_generate` as usual. Random choices depend on the
+    be compared, and decodes with `predict_with_generate` as usual. Under `torchrun` or `accelerate
+    launch` (DDP, FSDP), the loss of several processes is that of one with their batches together,
+    as far as nothing is drawn at random. Random choices depend on the
     seed and the step alone: a resumed run repeats them. Without a `data_collator`, examples of
     unequal lengths are padded. The numbers that an objective logs, such as `objective_alpha`,
     `objective_beam_entropy` and `objective_gold_on_beam`, are in `state.log_history` and go to the
@@ -193,9 +196,33 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         self.drawn: dict[int, int] = {}  # number of generators given out in the last step
 
     def train(self, *args: Any, **named: Any) -> Any:
-        """Train as `Seq2SeqTrainer` does, with denormal numbers flushed, which slow soft beams."""
+        """Train as `Seq2SeqTrainer` does, with denormal numbers flushed, which slow soft beams.
+
+        Of several processes, one that has stopped is named by the others after two minutes.
+        """
+        if self.accelerator.num_processes > 1:
+            processes.watch()
         with flushed_denormals():
             return super().train(*args, **named)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **named: Any) -> Any:
+        """The batches of an update; copies that fill up the last one of several processes go."""
+        batches = map(self.without_copies, epoch_iterator)
+        return super().get_batch_samples(batches, *args, **named)
+
+    def without_copies(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The rows of this process's batch that are not there a second time; maybe none.
+
+        At the end of the data accelerate gives each process a batch of the same size, and begins
+        with the data anew for that: in one process these rows are not there.
+        """
+        state, rows = self.accelerator.gradient_state, len(batch["labels"])
+        if self.accelerator.num_processes == 1 or not state.end_of_dataloader:
+            return batch
+        if state.remainder <= 0:
+            return batch
+        own = max(0, min(rows, state.remainder - rows * self.accelerator.process_index))
+        return {name: value[:own] for name, value in batch.items()}
 
     def compute_loss(
         self,
@@ -211,6 +238,9 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         inner = self.accelerator.unwrap_model(model)
 
         def mean_loss() -> Tensor:
+            if not len(inputs["labels"]):  # gradients of zero, which other processes wait for
+                used = [p.sum() for p in inner.parameters() if p.requires_grad]
+                return 0.0 * torch.stack(used).sum()
             loss = self.loss_of(inner, inputs, self.next_rng())
             self.seen |= loss.log
             return loss.total / (num_items_in_batch or loss.size)
