@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,7 @@ def test_the_soft_beam_benchmark_prints_rows(model, capsys, monkeypatch):
 
     in_child = soft_beam.in_child
     monkeypatch.setattr(soft_beam, "in_child", once)
+    monkeypatch.setattr(soft_beam, "Case", partial(soft_beam.Case, batch=2, steps=3))
     words = ["--model", model, "--vocab", "10", "--k", "2", "--repeats", "1", "--json"]
     assert main(["bench", "soft-beam", *words]) == 0
     row = last_json(capsys.readouterr().out)["rows"][0]

@@ -46,7 +46,7 @@ DEMO = """
 import json
 from pathlib import Path
 from softbeam.experiments.demo import Size, demo
-size = Size(words=400, tokens=500, epochs=1, chains=20, sweeps=15)
+size = Size(words=300, tokens=500, epochs=1, chains=20, sweeps=15, held_out_words=100)
 tables = demo(Path("the demo"), size=size, quiet=False)
 Path("tables.json").write_text(json.dumps(tables))
 """

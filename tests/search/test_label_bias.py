@@ -133,7 +133,7 @@ def test_must_pass_the_same_model_trained_globally_by_soft_beam(seed):
     )
     for start in (seed, seed + 10, seed + 20):
         model = local(task, "uni", start)
-        train(model, objective, task, updates=300, rate=5e-3, seed=start)
+        train(model, objective, task, updates=180, rate=5e-3, seed=start)
         found = [task.accuracy(model, k=k, normalize=False) for k in (3, 4, task.space.size)]
         if min(found) > 0.99:
             break
@@ -147,7 +147,7 @@ def test_must_pass_the_same_model_trained_globally_by_exact_likelihood(seed):
     """Decoded by exact search: a likelihood promises nothing to a narrow beam (Sec. 5.1.2)."""
     task = future()
     model = local(task, "uni", seed)
-    train(model, likelihood(task), task, updates=200, rate=1e-2, seed=seed)
+    train(model, likelihood(task), task, updates=80, rate=1e-2, seed=seed)
     assert task.accuracy(model, k=task.space.size, normalize=False) > 0.99
 
 
@@ -168,8 +168,6 @@ def test_rib_and_rob(seed):
     model = local(task, "uni", seed)
     for k in (1, task.space.size):
         assert task.accuracy(model, k=k, normalize=True) <= online_bound(task.joint) + LAST
-    model = train(
-        task.model("uni", seed), likelihood(task), task, updates=150, rate=1e-2, seed=seed
-    )
+    model = train(task.model("uni", seed), likelihood(task), task, updates=60, rate=1e-2, seed=seed)
     best = whole_input_bound(task.joint)
     assert best - 0.03 < task.accuracy(model, k=task.space.size, normalize=False) <= best + LAST

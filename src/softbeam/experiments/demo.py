@@ -65,6 +65,7 @@ class Size:
         epochs: passes over the words in the second stage.
         chains: independent chains of each sampler.
         sweeps: passes of each chain over its text; the first third is burn-in.
+        held_out_words: dictionary words in each of dev and test.
     """
 
     words: int
@@ -72,6 +73,7 @@ class Size:
     epochs: int
     chains: int
     sweeps: int
+    held_out_words: int = 1000
 
 
 FULL = Size(words=8000, tokens=500, epochs=3, chains=300, sweeps=200)
@@ -109,9 +111,9 @@ def demo(out: Path, *, size: Size, quiet: bool, device: str = "auto") -> dict[st
     device_of(device)
     require_charts(out)
     started = time.monotonic()
-    short = short_words()
-    test = LetterSounds(words=size.words).load().split("test")
     with grid_folder(out):
+        short = short_words()
+        test = letters_of(size).load().split("test")
         decoded = decode_all(out, size, test, quiet, device)
         rows = {
             "accuracy": [accuracy(name, outputs) for name, outputs in decoded.items()],
@@ -148,7 +150,7 @@ def decode_all(
     recipe = letter_sounds()
     start = replace(
         recipe,
-        data=LetterSounds(words=size.words),
+        data=letters_of(size),
         pretrain=replace(recipe.pretrain, tokens=size.tokens),
         finetune=replace(recipe.finetune, epochs=size.epochs),
         threads=1,
@@ -170,6 +172,11 @@ def decode_all(
             for named, search in SEARCHES.items()
         }
     return decoded
+
+
+def letters_of(size: Size) -> LetterSounds:
+    """Return the task of the taggers."""
+    return LetterSounds(words=size.words, held_out_words=size.held_out_words)
 
 
 def second_stage(start: RunConfig, objective: Objective, out: Path) -> RunConfig:
