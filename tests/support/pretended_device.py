@@ -13,12 +13,12 @@ entered, nothing is available there and the rest of the process sees no accelera
 """
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -105,7 +105,7 @@ class Pretended(torch.Tensor):
 
 def computed(func, args, kwargs):
     """Run an operation on the CPU; what it changes in place stays the same tensor."""
-    if func._can_decompose():  # of inference mode; else autograd has done so
+    if can_decompose(func):  # of inference mode; else autograd has done so
         return func.decompose(*args, **kwargs)
     with torch.inference_mode(False):  # views of other tensors must not be of inference alone
         if func in COPIES:
@@ -117,14 +117,35 @@ def computed(func, args, kwargs):
                 func(*args, **kwargs)
         if torch.device(kwargs.get("device") or NAME).type != NAME:
             return result  # as empty_like(x, device="cpu")
-        given = {id(t.inner): t for t in pytree.tree_leaves((args, kwargs)) if is_pretended(t)}
-        return pytree.tree_map_only(
+        given = {id(t.inner): t for t in leaves((args, kwargs)) if isinstance(t, Pretended)}
+        return mapped(
             torch.Tensor, lambda t: given[id(t)] if id(t) in given else Pretended(t), result
         )
 
 
-def is_pretended(value) -> bool:
-    return isinstance(value, Pretended)
+@cache
+def can_decompose(func) -> bool:
+    return func._can_decompose()
+
+
+def leaves(tree) -> Iterator:
+    """What is in nested tuples, lists and dictionaries; PyTorch's own function takes far longer."""
+    if isinstance(tree, tuple | list | dict):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def mapped(kind: type, change: Callable, tree):
+    """A tree of the same form, with the leaves of a kind changed."""
+    if isinstance(tree, kind):
+        return change(tree)
+    if isinstance(tree, tuple | list):
+        return type(tree)([mapped(kind, change, part) for part in tree])
+    if isinstance(tree, dict):
+        return {name: mapped(kind, change, part) for name, part in tree.items()}
+    return tree
 
 
 COPIES = {aten._to_copy.default, aten.copy_.default}
@@ -154,7 +175,7 @@ def copied(func, args, kwargs):
 
 def check_devices(func, args, kwargs) -> None:
     """Raise DeviceMismatch if CUDA would refuse these arguments."""
-    flat = pytree.tree_leaves((args[:1], args[2:], kwargs) if func in INDEXED else (args, kwargs))
+    flat = leaves((args[:1], args[2:], kwargs) if func in INDEXED else (args, kwargs))
     numbers = torch.Tag.pointwise in func.tags or func in TAKE_NUMBERS
     for value in flat:
         if isinstance(value, torch.Generator) and value.device.type == "cpu":
@@ -183,7 +204,7 @@ def indices(index):
 
 
 def unwrapped(tree):
-    return pytree.tree_map_only(Pretended, lambda t: t.inner, tree)
+    return mapped(Pretended, lambda t: t.inner, tree)
 
 
 def factory(op, *args, **kwargs):

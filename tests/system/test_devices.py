@@ -98,7 +98,7 @@ SETTINGS = {
     "edits": {"near": "ACDL", "near_distance": "edit", "start": "greedy"},
     "some tokens": {"allowed": ("A", "C", "D", "K")},
     "whole texts": {"free": "all", "sweeps": 3},
-    "few rows": {"rows": 3, "at_once": 4},
+    "few rows": {"rows": 3, "at_once": 4, "sweeps": 3},
 }
 
 
