@@ -229,7 +229,7 @@ def test_wrong_words_are_one_sentence(tmp_path, capsys):
             ["table-9.9"],
             f"no table or figure 'table-9.9'; there are all, {', '.join(reproduce.TARGETS)}",
         ),
-        (["table-6.1", "--preset", "huge"], "no preset 'huge'; there are cpu, paper, tiny"),
+        (["table-6.1", "--preset", "huge"], "no preset 'huge'; there are cpu, paper, full, tiny"),
         (["table-6.1", "--jobs", "0"], "--jobs 0: must be at least 1 and at most 1024"),
         (["table-6.1", "--seeds", "0"], "--seeds 0: must be at least 1"),
     ):

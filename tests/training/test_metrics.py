@@ -19,6 +19,7 @@ from softbeam.training.metrics import (
     f1_of,
     looks_like_iob,
     sequence_accuracy,
+    share_of,
     span_counts,
     span_f1,
     token_accuracy,
@@ -359,6 +360,10 @@ def test_counts_of_sentences_add_up_to_the_corpus_figures():
     rows = numpy.asarray(span_counts(guesses, labels))
     assert f1_of(rows) == pytest.approx(span_f1(guesses, labels)["f1"])
     assert rows.tolist() == [[1, 2, 2], [0, 1, 0], [2, 2, 2], [1, 1, 2]]
+    by_type = span_f1(guesses, labels)
+    both = by_type["f1_by_type"]
+    assert by_type["macro_f1"] == pytest.approx((both["a"] + both["b"]) / 2)
+    assert share_of("O", guesses) == pytest.approx(100 * 4 / 11)
     assert f1_of(rows[1:2]) == 0 and f1_of(rows[:0]) == 0
 
 

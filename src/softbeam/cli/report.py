@@ -122,8 +122,10 @@ def reproduce(words: list[str]) -> int:
         ALL,
         PRESETS,
         TARGETS,
+        listed,
         prepare,
         reproduce as run,
+        targets_of,
         totals,
     )
     from softbeam.runtime.progress import clock
@@ -134,7 +136,13 @@ def reproduce(words: list[str]) -> int:
     sizes = "; ".join(f"{k}: {v}" for k, v in PRESETS.items())
     command.add_argument("--preset", type=str, default="cpu", help=sizes)
     command.add_argument("--out", type=str, default="runs/reproduce", help="folder of results")
-    seeds = "number of seeds; if not given, 3, or 5 for table-6.1 and figure-6.1"
+    command.add_argument(
+        "--list",
+        action="store_true",
+        help="run nothing: print the cells of tables 3.1 to 5.6, which are done, and how long the "
+        "others may take",
+    )
+    seeds = "number of seeds; if not given, 3, or 5 for table-6.1, figure-6.1 and the preset full"
     command.add_argument("--seeds", type=int | None, default=None, help=seeds)
     worker_arguments(command, jobs=None)
     accept_argument(command)
@@ -156,6 +164,10 @@ def reproduce(words: list[str]) -> int:
     command.add_argument("--quiet", action="store_true", help="print no progress")
     command.add_argument("--json", action="store_true", help="print the record as a line of JSON")
     parsed = command.parse_args(words)
+    if parsed.list:
+        out = Path(parsed.out)
+        print(listed(parsed.what, preset=parsed.preset, out=out, seeds=parsed.seeds))
+        return 0
     folder = Path(parsed.run) if parsed.run else None
     names = ("preset", "seeds", "distinct", "start", "quiet", "accept_changed_inputs")
     knobs = {name: parsed[name] for name in names}
@@ -166,7 +178,7 @@ def reproduce(words: list[str]) -> int:
     if parsed.what == ALL:
         shared = ("preset", "seeds", "workers", "quiet", "accept_changed_inputs")
         prepare(out=out, run=folder, **{name: knobs[name] for name in shared})
-    for what in TARGETS if parsed.what == ALL else [parsed.what]:
+    for what in targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]:
         records.append(run(what, out=out, run=folder, **knobs))
         print(records[-1]["text"], flush=True)
         if parsed.json:

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from softbeam.experiments import figure_3_1
     from softbeam.experiments.energies import results as energies
     from softbeam.experiments.samplers import results as samplers
-    from softbeam.experiments.search_aware import results as search_aware
+    from softbeam.experiments.search_aware import estimates, results as search_aware
 else:
     torch = lazy("torch")
     figure_3_1 = lazy("softbeam.experiments.figure_3_1")
     energies = lazy("softbeam.experiments.energies.results")
     samplers = lazy("softbeam.experiments.samplers.results")
     search_aware = lazy("softbeam.experiments.search_aware.results")
+    estimates = lazy("softbeam.experiments.search_aware.estimates")
 
 TRAINING = {
     "table-3.1": "scheduled sampling, hard and soft, on named entities and translation",
@@ -41,6 +42,10 @@ TRAINING = {
     "table-5.4": "local and global soft beams from both starts, translation",
     "table-5.5": "n-gram overlap and length of those translations",
     "table-5.6": "their BLEU by source length",
+}
+PLANNED = {  # only with the preset full
+    "tuning": "dev figures of learning rates and penalties, before the tables (preset full)",
+    "beam-sizes": "letters to phonemes by the size of the beam (preset full)",
 }
 DRAWN = {"figure-3.1": "the surface of a loss through argmax, and its relaxations"}
 ENERGY_BASED = {
@@ -75,15 +80,18 @@ class Family(NamedTuple):
 
 FAMILIES = (
     Family(TRAINING, lambda what, order: search_aware.make(what, order)),
+    Family(PLANNED, lambda what, order: search_aware.make(what, order)),
     Family(DRAWN, lambda what, order: figure_3_1.make(what, order)),
     Family(ENERGY_BASED, lambda what, order: energies.make(what, order), seeds=5),
     Family(SAMPLED, lambda what, order: samplers.make(what, order)),
 )
 TARGETS = {name: about for family in FAMILIES for name, about in family.targets.items()}
-ALL = "all"
+ALL, FULL = "all", "full"
+TRAINED = TRAINING | PLANNED
 PRESETS = {
     "cpu": "public data, under four hours for all on two cores",
     "paper": "the published sizes of data, larger models",
+    "full": "public data, the planned arms of tables 3.1 to 5.6 (docs/experiments_plan.md), days",
     "tiny": "seconds: whether everything works, not what comes out",
 }
 
@@ -102,11 +110,11 @@ def prepare(
 
     Table by table, a run that others start from would leave the other processes idle.
     """
-    for what in TARGETS:
+    for what in targets_of(preset):
         check(what, preset, seeds, out, run)
     torch.set_num_threads(1)
-    tables = list(TRAINING)
-    numbers = first_seeds(repetitions(tables[0], seeds))
+    tables = [what for what in targets_of(preset) if what in TRAINING]
+    numbers = first_seeds(repetitions(tables[0], seeds, preset))
     order = Order(
         folder=out,
         seeds=numbers,
@@ -125,7 +133,10 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
         raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
     if preset not in PRESETS:
         raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    check_range("--seeds", repetitions(what, seeds), least=1)
+    if (what in PLANNED and preset != FULL) or (preset == FULL and what not in TRAINED):
+        fitting = f"--preset {FULL}" if what in PLANNED else "--preset cpu"
+        raise UserError(f"--preset {preset}: has no {what}; give {fitting}")
+    check_range("--seeds", repetitions(what, seeds, preset), least=1)
     if what in SAMPLED and preset == "paper" and run is None:
         raise UserError(
             f"with --preset paper, {what} samples from a published model: "
@@ -138,9 +149,32 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
     require_writable(out)
 
 
-def repetitions(what: str, seeds: int | None) -> int:
+def repetitions(what: str, seeds: int | None, preset: str) -> int:
     """How often a target is computed: `seeds` times, or as often as its family usually is."""
+    if seeds is None and preset == FULL:
+        return 1 if what == "tuning" else 5
     return family_of(what).seeds if seeds is None else seeds
+
+
+def targets_of(preset: str) -> list[str]:
+    """The targets that `all` computes with a preset."""
+    if preset == FULL:
+        return [what for what in TRAINED if what != "tuning"]
+    return [what for what in TARGETS if what not in PLANNED]
+
+
+def listed(what: str, *, preset: str, out: Path, seeds: int | None) -> str:
+    """List the cells behind a table of trained runs, or behind all, and what is left to do.
+
+    Raises UserError if the target has no such cells.
+    """
+    tables = [w for w in targets_of(preset) if w in TRAINED] if what == ALL else [what]
+    for name in tables:
+        check(name, preset, seeds, out, None)
+        if name not in TRAINED:
+            raise UserError(f"--list {name}: is for tables of trained runs, {', '.join(TRAINED)}")
+    numbers = first_seeds(repetitions(tables[0], seeds, preset))
+    return estimates.listed(tables, Order(folder=out, seeds=numbers, preset=preset))
 
 
 def family_of(what: str) -> Family:
@@ -180,7 +214,7 @@ def reproduce(
     """
     check(what, preset, seeds, out, run)
     torch.set_num_threads(1)
-    began, numbers = environment(), first_seeds(repetitions(what, seeds))
+    began, numbers = environment(), first_seeds(repetitions(what, seeds, preset))
     order = Order(
         folder=out,
         seeds=numbers,

@@ -152,7 +152,8 @@ class Tagging(Kind):
         }
         if metrics.looks_like_iob({label for labels in gold for label in labels}):
             spans = metrics.span_f1(predicted, gold)
-            figures |= {name: spans[name] for name in ("precision", "recall", "f1")}
+            figures |= {name: spans[name] for name in ("precision", "recall", "f1", "macro_f1")}
+            figures["outside"] = metrics.share_of(metrics.OUTSIDE, predicted)
         return figures
 
     def per_sentence(self, references: References, outputs: Sequence[Tokens]) -> Scored:

@@ -46,7 +46,7 @@ def looks_like_iob(labels: Iterable[str]) -> bool:
 
 
 def span_f1(predicted: Sequences, gold: Sequences) -> dict[str, Any]:
-    """Strict micro precision, recall and f1 of labelled spans, and `f1_by_type`.
+    """Strict micro precision, recall and f1 of labelled spans, `f1_by_type` and its `macro_f1`.
 
     A span is right if its type and both ends are. As in conlleval, an `I-` that continues nothing
     of its type begins a span. Where one of two sequences is shorter, it counts as `O` from there
@@ -66,11 +66,15 @@ def span_f1(predicted: Sequences, gold: Sequences) -> dict[str, Any]:
         loader="list",
     ).evaluate()
     strict = result["overall"]["strict"]
+    types = sorted(_span_types(gold)) or sorted(result["entities"])
     by_type = sorted(result["entities"].items())
     return {
         "precision": 100.0 * strict.precision,
         "recall": 100.0 * strict.recall,
         "f1": 100.0 * strict.f1,
+        "macro_f1": 100.0
+        * sum(result["entities"][t]["strict"].f1 for t in types)
+        / max(len(types), 1),
         "f1_by_type": {name: 100.0 * scores["strict"].f1 for name, scores in by_type},
         "not_iob": sum(not _is_iob(label) for labels in predicted for label in labels),
     }
@@ -241,6 +245,12 @@ def span_counts(predicted: Sequences, gold: Sequences) -> list[list[float]]:
         strict = Evaluator(g, p, tags=types, loader="list").evaluate()["overall"]["strict"]
         counts.append([strict.correct, strict.actual, strict.possible])
     return counts
+
+
+def share_of(label: str, sequences: Sequences) -> float:
+    """Percent of tokens that have a label."""
+    tokens = [token for sequence in sequences for token in sequence]
+    return 100.0 * tokens.count(label) / max(len(tokens), 1)
 
 
 def accuracy_of(rows: Any) -> float:

@@ -6,7 +6,7 @@ the outputs are kept beside the weights, for tests that compare two runs sentenc
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,9 @@ from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.task import Corpus
 from softbeam.experiments.identities import identity
-from softbeam.experiments.search_aware.runs import runs
+from softbeam.experiments.search_aware.planned import FULL
+from softbeam.experiments.search_aware.planned_tables import BEAMS
+from softbeam.experiments.search_aware.presets import runs
 from softbeam.runtime.cells import Result
 from softbeam.runtime.files import write_text
 from softbeam.training.config import RunConfig
@@ -29,6 +31,7 @@ from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
 
 SPLITS = ("dev", "test")
 PROBED = 500  # sentences of the training split whose log Z is measured
+Searches = Mapping[str, Search]
 SENTENCES = {"tiny": 20}  # sentences of dev and test that are decoded; else all
 
 
@@ -95,14 +98,27 @@ def with_starts(cells: Iterable[Training]) -> list[list[Training]]:
     return [list(some) for some in rounds]
 
 
-def searches(kind: Kind, config: RunConfig, alpha: float | None) -> dict[str, Search]:
+def searches(cell: Training, kind: Kind, config: RunConfig, alpha: float | None) -> Searches:
     """The searches that a run is decoded with, on raw or normalized scores as it was trained.
 
-    Soft beams have the alpha that training ended with; 1 if there was none.
+    Soft beams have the alpha that training ended with; 1 if there was none. In the preset `full`
+    they are also for outputs that end, and there are beams of raw scores and of other sizes.
     """
     own, relaxed = config.select, {} if alpha is None else {"alpha": alpha}
-    hard: dict[str, Search] = {"greedy": own.to(Greedy), "beam": own.to(Beam, k=3)}
-    return hard | ({"soft": own.to(SoftBeamSearch, k=3, **relaxed)} if not kind.has_end else {})
+    found: dict[str, Search] = {"greedy": own.to(Greedy), "beam": own.to(Beam, k=3)}
+    if not kind.has_end or cell.preset == FULL:
+        found["soft"] = own.to(SoftBeamSearch, k=3, **relaxed)
+    if cell.preset != FULL:
+        return found
+    raw = replace(own, normalize=False)
+    found["raw"] = raw.to(Beam, k=3)
+    if cell.run.startswith("g2p/"):
+        del found["soft"]
+        for k in BEAMS:
+            found |= {f"beam{k}": own.to(Beam, k=k), f"raw{k}": raw.to(Beam, k=k)}
+    elif isinstance(own, Beam) and own.k > 3:
+        found[f"beam{own.k}"] = own
+    return found
 
 
 def compute(cell: Training, out: Path) -> Result:
@@ -114,10 +130,13 @@ def compute(cell: Training, out: Path) -> Result:
     kind = kind_of(config.data)
     decodes: dict[str, Any] = {}
     for split in SPLITS:
-        for name, search in searches(kind, config, trained_alpha(folder, config)).items():
+        ways = searches(cell, kind, config, trained_alpha(folder, config))
+        for name, search in ways.items():
             values, outputs = evaluate_outputs(
                 loaded.model, decoded(cell.preset, corpus, split), kind, loaded.codecs, search
             )
+            if "sequence_error_rate" in values:
+                values["word_accuracy"] = 100 - values["sequence_error_rate"]
             decodes[f"{split} {name}"] = values
             write_text(outputs_path(folder, f"{split} {name}"), json.dumps(outputs))
     parts = {"train": corpus.split("train")[:PROBED], "dev": decoded(cell.preset, corpus, "dev")}

@@ -17,8 +17,10 @@ from softbeam.experiments.search_aware.cells import (
     training,
     with_starts,
 )
-from softbeam.experiments.search_aware.runs import runs
-from softbeam.experiments.search_aware.tables import TABLES, Claim, Table, Value, signed_sum
+from softbeam.experiments.search_aware.planned import FULL
+from softbeam.experiments.search_aware.planned_tables import OURS as PLAN
+from softbeam.experiments.search_aware.presets import runs, tables_of
+from softbeam.experiments.search_aware.tables import Claim, Table, Value, signed_sum
 from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged, with_holm
 from softbeam.runtime.cells import Result, records
@@ -32,7 +34,7 @@ Done = Mapping[Training, Result]
 
 def make(what: str, order: Order) -> dict[str, Any]:
     """Train a table's runs, or find them trained; returns its rows, its verdicts and its text."""
-    table = TABLES[what]()
+    table = tables_of(order.preset)[what]()
     done = finish([what], order)
     judge = Judge(done, order.preset, order.seeds, order.folder)
     rows = {
@@ -40,7 +42,8 @@ def make(what: str, order: Order) -> dict[str, Any]:
         for name, row in table.rows.items()
     }
     claims = with_holm(judge.verdict(claim, table) for claim in table.claims)
-    title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset})"
+    plan = f", {PLAN}" if order.preset == FULL else ""
+    title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset}{plan})"
     shown = table_text(rows, table.published, table.digits)
     return {
         "title": table.title,
@@ -56,8 +59,7 @@ def make(what: str, order: Order) -> dict[str, Any]:
 
 def finish(tables: Sequence[str], order: Order) -> Done:
     """Train the runs of some tables, or find them trained; starts before what needs them."""
-    names = dict.fromkeys(name for table in tables for name in runs_of(TABLES[table]()))
-    cells = [training(order.preset, name, seed) for name in names for seed in order.seeds]
+    cells = cells_of(tables, order)
     title = tables[0] if len(tables) == 1 else "training"
     for part in with_starts(cells):
         order.check_runs({c.folder(order.folder): c.config(order.folder) for c in part})
@@ -65,10 +67,17 @@ def finish(tables: Sequence[str], order: Order) -> Done:
     return dict(zip(cells, run_grid(cells, compute, order.folder, quiet=True), strict=True))
 
 
+def cells_of(tables: Sequence[str], order: Order) -> list[Training]:
+    """The cells of some tables, each once."""
+    made = tables_of(order.preset)
+    names = dict.fromkeys(name for table in tables for name in runs_of(made[table]()))
+    return [training(order.preset, name, seed) for name in names for seed in order.seeds]
+
+
 def runs_of(table: Table) -> list[str]:
     """The names of the runs behind a table and its claims, each once."""
     places = [place for claim in table.claims for place in claim.places]
-    shown = [value for row in table.rows.values() for value in row.values()]
+    shown = [value for row in table.rows.values() for value in row.values() if value.path]
     return list(dict.fromkeys(value.run for value in [*shown, *map(table.value, places)]))
 
 
@@ -83,6 +92,8 @@ class Judge:
 
     def figures(self, value: Value) -> list[float | None]:
         """A value of the table for every seed."""
+        if not value.path:
+            return [None for _ in self.seeds]
         return [at(self.done[cell], value.path) for cell in self.cells(value.run)]
 
     def cells(self, run: str) -> list[Training]:
@@ -127,7 +138,7 @@ class Judge:
 
     def by_sentence(self, value: Value) -> list[Scored] | None:
         """The sentence scores behind a value, for every seed; None if there are none."""
-        if value.path[0] != "decodes":
+        if value.path[:1] != ("decodes",):
             return None
         decode, *path = map(str, value.path[1:])
         cells = self.cells(value.run)
@@ -144,6 +155,10 @@ def scores_at(path: Sequence[str], cell: Training, decode: str, folder: Path) ->
     match whole.metric, *path:
         case metric, name if name == metric:
             return whole
+        case "exact_matches", "word_accuracy":
+            return whole
+        case "f1", "accuracy" | "outside" | "macro_f1":
+            return None
         case "bleu", "length_ratio":
             return Scored("length_ratio", whole.scores, length_ratio_of)
         case "bleu", "precisions", place:

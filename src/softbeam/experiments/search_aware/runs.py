@@ -82,9 +82,9 @@ class Group:
     settle: int | None = None
     dropout: SearchDropout = "independent"
 
-    def first(self, objective: Objective | None = None) -> PlannedRun:
-        """A run that others start from, with the base's objective or another."""
-        stage = self.base.pretrain
+    def first(self, objective: Objective | None = None, stage: Stage | None = None) -> PlannedRun:
+        """A run of one stage, with the base's objective and settings or others."""
+        stage = self.base.pretrain if stage is None else stage
         stage = stage if objective is None else replace(stage, objective=objective)
         return PlannedRun(config=replace(self.base, pretrain=stage, finetune=PLAIN))
 

@@ -1,0 +1,307 @@
+"""The runs of the preset `full`: the arms of docs/experiments_plan.md, at full strength.
+
+The preset `cpu` is for everybody's patience; this one is for the committed results. All second
+stages of a group have the same data, epochs, batches, warm-up and patience, the controls included.
+Weights are chosen on dev by the search that the run's table reports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+from softbeam.data.tasks import NamedEntities, Translation
+from softbeam.experiments.search_aware.runs import (
+    DECAYS,
+    ENTITIES,
+    FIRST,
+    FIXED,
+    PLAIN,
+    SUPERTAGS,
+    TRANSLATION,
+    Group,
+    PlannedRun,
+    in_group,
+    with_encoder,
+)
+from softbeam.models.specs import Lstm
+from softbeam.objectives.base import Objective
+from softbeam.objectives.costs import DoubledO, Windowed
+from softbeam.objectives.hard_beam import BeamCrf, BeamSearchOptimization
+from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
+from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampling
+from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge
+from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
+from softbeam.training.config import Stage
+from softbeam.training.recipes import g2p
+from softbeam.training.searches import Beam, Greedy
+
+FULL = "full"
+EPOCHS = 6  # of second stages on tags
+UP = Exponential(start=1.0, growth=2.2)  # 1 to 51 in six epochs: annealing that anneals
+HINGE_UP = Exponential(start=5.0, growth=1.6)  # 5 to 52
+SHARP = Constant(value=20.0)  # a large constant alpha (2018, footnote 2)
+ALWAYS = Constant(value=0.0)  # own predictions at every step
+SCRATCH = InverseSigmoid(k=2.0)  # gold with 0.67, 0.55, 0.42, 0.31, ... in successive epochs
+FEEDBACK: dict[str, tuple[FeedbackName, Schedule]] = {
+    "hard-argmax": ("hard_argmax", FIXED),
+    "hard-sample": ("hard_sample", FIXED),
+    "soft-argmax-fixed": ("soft_argmax_embedding", FIXED),
+    "soft-sample-fixed": ("gumbel_soft_sample", FIXED),
+    "soft-argmax-annealed": ("soft_argmax_embedding", UP),
+    "soft-sample-annealed": ("gumbel_soft_sample", UP),
+}
+FROM_SCRATCH = ("hard-argmax", "soft-argmax-fixed", "soft-argmax-annealed")
+PENALTIES = (0.003, 0.01, 0.03, 0.1)  # of self-normalized starts that are tried
+
+# Chosen on dev with seed 1, by `softbeam reproduce tuning --preset full`, before the other runs
+PENALTY = {"ccg-uni": 0.01, "ccg-bi": 0.01, "mt": 0.03}
+RATES: dict[str, float] = {}  # learning rates by run, where not that of the group
+
+
+def groups() -> dict[str, Group]:
+    """What the runs of each group share."""
+    second = replace(PLAIN, epochs=EPOCHS, schedule="linear", tokens=400, warmup=100, patience=3)
+    long = replace(FIRST, epochs=20, patience=4)  # to convergence
+    tagger = replace(SUPERTAGS, pretrain=replace(FIRST, epochs=12, patience=3))
+    entities = replace(ENTITIES, pretrain=long, select=Beam(k=3))
+    texts = replace(PLAIN, epochs=4, lr=3e-4, schedule="linear", warmup=100)
+    mt = replace(
+        TRANSLATION,
+        data=Translation(subwords=4000),
+        model=Lstm(attention="bahdanau", hidden=128, embedding=128, dropout=0.3, tied=True),
+        threads=1,
+    )
+    letters = replace(g2p(), select=Beam(k=3), threads=1)
+    letters = replace(
+        letters,
+        pretrain=replace(letters.pretrain, epochs=12, patience=None, score_every=1, warmup=0),
+    )
+    none = Group(base=tagger, second=second, longest=40, dropout="none", alpha=UP)
+    return {
+        "ccg-uni": replace(none, base=with_encoder(tagger, "uni")),
+        "ccg-bi": replace(none, base=with_encoder(tagger, "bi")),
+        "ner": replace(
+            none, base=entities, second=replace(second, lr=5e-4), longest=60, cost=DoubledO()
+        ),
+        "germ": replace(
+            none,
+            base=replace(entities, data=NamedEntities(corpus="germeval2014")),
+            second=replace(second, lr=5e-4),
+            longest=60,
+            cost=DoubledO(),
+        ),
+        "mt": replace(none, base=mt, second=texts, longest=None, cost=Windowed(), settle=4),
+        "g2p": replace(
+            none,
+            base=letters,
+            second=replace(texts, epochs=3, lr=5e-4, tokens=500),
+            longest=None,
+            cost=Windowed(),
+            settle=3,
+        ),
+    }
+
+
+@cache
+def runs() -> Mapping[str, PlannedRun]:
+    """All runs of the preset, and those of the table of tuning, by name."""
+    every = groups()
+    planned = {
+        name: plan
+        for group in ("ccg-uni", "ccg-bi", "ner", "germ")
+        for name, plan in in_group(group, tagging_runs(group, every[group])).items()
+    }
+    for group in ("mt", "g2p"):
+        planned |= in_group(group, text_runs(group, every[group]))
+    tuned = {
+        f"{name}@{lr:g}": with_rate(planned[name], lr)
+        for group, (rates, names) in TUNED.items()
+        for name in (f"{group}/{run}" for run in names)
+        for lr in rates
+    }
+    chosen = {name: with_rate(planned[name], lr) for name, lr in RATES.items()}
+    return planned | tuned | chosen
+
+
+TAG_RATES, ENTITY_RATES, TEXT_RATES = (5e-4, 1e-3, 2e-3), (2.5e-4, 5e-4, 1e-3), (1e-4, 3e-4, 1e-3)
+TUNED: dict[str, tuple[tuple[float, ...], tuple[str, ...]]] = {
+    "ccg-uni": (
+        TAG_RATES,
+        (
+            *("more-ce", "hard-argmax", "soft-argmax-annealed", "direct-annealed", "global"),
+            *("hinge-annealed", "beam-crf", "bso"),
+        ),
+    ),
+    "ccg-bi": (TAG_RATES, ("more-ce", "direct-annealed", "global", "beam-crf")),
+    "ner": (
+        ENTITY_RATES,
+        ("more-ce", "hard-argmax", "soft-argmax-annealed", "direct-annealed", "hinge-annealed"),
+    ),
+    "mt": (TEXT_RATES, ("more-ce", "soft-argmax-fixed", "local")),
+}
+
+
+def with_rate(plan: PlannedRun, lr: float) -> PlannedRun:
+    """The run with another learning rate of its second stage."""
+    config = plan.config
+    return replace(plan, config=replace(config, finetune=replace(config.finetune, lr=lr)))
+
+
+def greedily(plan: PlannedRun) -> PlannedRun:
+    """The run with weights that are chosen by greedy search."""
+    return replace(plan, config=replace(plan.config, select=plan.config.select.to(Greedy)))
+
+
+def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
+    """The runs of a group of taggers; how many there are depends on the group's name."""
+    local = DirectLoss(k=3, cost=group.cost, alpha=UP)
+    hinge = SoftHinge(k=3, cost=group.cost, alpha=HINGE_UP)
+    planned = {
+        "ce": group.first(),
+        "more-ce": group.then("ce", CrossEntropy()),
+        "direct-annealed": group.then("ce", local),
+    }
+    if name != "ccg-bi":
+        planned |= {
+            "direct-fixed": group.then("ce", replace(local, alpha=FIXED)),
+            "hinge-annealed": group.then("ce", hinge, slower=5.0),
+            "hinge-fixed": group.then("ce", replace(hinge, alpha=FIXED), slower=5.0),
+        }
+    if name in ("ccg-uni", "ner"):
+        planned |= {
+            "direct-sharp": group.then("ce", replace(local, alpha=SHARP)),
+            "hinge-sharp": group.then("ce", replace(hinge, alpha=SHARP), slower=5.0),
+            "hard-hinge": group.then("ce", HardHinge(k=3, cost=group.cost), slower=5.0),
+            "more-ce-greedy": greedily(group.then("ce", CrossEntropy())),
+        }
+        planned |= feedback_runs(group, 0.0) | scratch_runs(group)
+    if name == "ner":
+        planned |= {
+            decay: greedily(group.then("ce", ScheduledSampling(alpha=UP, gold=gold)))
+            for decay, gold in DECAYS.items()
+        }
+    return planned | (normalization_runs(name, group, local) if name.startswith("ccg") else {})
+
+
+def normalization_runs(name: str, group: Group, local: DirectLoss) -> dict[str, PlannedRun]:
+    """Local and global training from both starts, and the rivals with a hard beam."""
+    everywhere = replace(local, normalize=False)
+    normalized = SelfNormalized(penalty=PENALTY[name])
+
+    def raw(start: str, objective: Objective) -> PlannedRun:
+        return group.then(start, objective, normalize=False)
+
+    planned = {
+        "global": raw("ce", everywhere),
+        "sn": group.self_normalized(normalized),
+        "more-sn": group.then("sn", normalized),
+        "sn-local": group.then("sn", local),
+        "sn-global": raw("sn", everywhere),
+        "beam-crf": raw("ce", BeamCrf(k=4)),
+        "bso": raw("ce", BeamSearchOptimization(k=4)),
+    } | penalty_runs(group, 0.0)
+    if name == "ccg-uni":
+        for k in (5, 10):
+            planned |= {
+                f"direct-k{k}": wider(group.then("ce", replace(local, k=k)), k),
+                f"global-k{k}": wider(raw("ce", replace(everywhere, k=k)), k),
+            }
+    return planned
+
+
+def wider(plan: PlannedRun, k: int) -> PlannedRun:
+    """The run with weights that are chosen by a beam of k."""
+    select = plan.config.select
+    return replace(plan, config=replace(plan.config, select=select.to(Beam, k=k)))
+
+
+def penalty_runs(group: Group, smoothing: float) -> dict[str, PlannedRun]:
+    """Self-normalized starts of every strength that is tried."""
+    return {
+        f"sn-{penalty:g}": group.self_normalized(
+            SelfNormalized(penalty=penalty, smoothing=smoothing)
+        )
+        for penalty in PENALTIES
+    }
+
+
+def feedback_runs(group: Group, smoothing: float) -> dict[str, PlannedRun]:
+    """The second stages of Table 3.1: own predictions are always fed."""
+    return {
+        name: greedily(
+            group.then(
+                "ce",
+                ScheduledSampling(
+                    feedback=feedback, alpha=alpha, gold=ALWAYS, gold_epochs=0, smoothing=smoothing
+                ),
+            )
+        )
+        for name, (feedback, alpha) in FEEDBACK.items()
+    }
+
+
+def scratch_runs(group: Group) -> dict[str, PlannedRun]:
+    """Scheduled sampling from random weights, with a first epoch of gold, as it is printed.
+
+    They have as many epochs as both stages of the others together; so has their control.
+    """
+    base = group.base
+    stage = replace(base.pretrain, epochs=epochs_of(base.pretrain) + EPOCHS)
+
+    def trained(objective: Objective) -> PlannedRun:
+        return greedily(group.first(objective, stage))
+
+    return {"scratch-ce": trained(CrossEntropy())} | {
+        f"scratch-{name}": trained(
+            ScheduledSampling(
+                feedback=FEEDBACK[name][0],
+                alpha=FEEDBACK[name][1] if FEEDBACK[name][1] == FIXED else SLOWER_UP,
+                gold=SCRATCH,
+            )
+        )
+        for name in FROM_SCRATCH
+    }
+
+
+SLOWER_UP = Exponential(start=1.0, growth=1.25)  # 1 to 45 in 18 epochs, to 282 in 26
+
+
+def epochs_of(stage: Stage) -> int:
+    """The epochs of a stage whose settings are numbers."""
+    assert isinstance(stage.epochs, int)
+    return stage.epochs
+
+
+def text_runs(name: str, group: Group) -> dict[str, PlannedRun]:
+    """The runs whose outputs decide their own end: translation, and letters to phonemes."""
+    smoothing = 0.1 if name == "mt" else 0.0
+    local = DirectLoss(
+        k=3,
+        alpha=Constant(value=4.0),
+        cost=group.cost,
+        finish=True,
+        extra=3,
+        cross_entropy=0.3,
+        smoothing=smoothing,
+        candidates=64,
+    )
+    everywhere = replace(local, normalize=False)
+    penalty = PENALTY.get(name, 0.1)
+    normalized = SelfNormalized(penalty=penalty, smoothing=smoothing)
+    kept = replace(everywhere, log_z_penalty=penalty)  # the level of a self-normalized start
+    plain = CrossEntropy(smoothing=smoothing)
+    planned = {
+        "ce": group.first(),
+        "more-ce": group.then("ce", plain),
+        "local": group.then("ce", local),
+        "global": group.then("ce", everywhere, normalize=False),
+        "sn": group.self_normalized(normalized),
+        "more-sn": group.then("sn", normalized),
+        "sn-local": group.then("sn", local),
+        "sn-global": group.then("sn", kept, normalize=False),
+    }
+    if name == "g2p":
+        del planned["sn-local"]
+        return planned | {"sn-free": group.then("sn", everywhere, normalize=False)}
+    planned |= {"more-ce-greedy": greedily(group.then("ce", plain))}
+    return planned | penalty_runs(group, smoothing) | feedback_runs(group, smoothing)
