@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -146,6 +147,7 @@ def split_flag(word: str) -> list[str]:
     return [flag, value] if equals and flag.startswith("--") else [word]
 
 
+@cache
 def field_docs(settings: type) -> dict[str, str]:
     """What the docstrings of a dataclass and of its bases say of each field, on one line."""
     return {
