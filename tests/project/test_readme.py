@@ -90,6 +90,7 @@ def test_commands_are_understood(line, monkeypatch, tmp_path):
 
     monkeypatch.setattr("softbeam.cli.runs.from_yaml", lambda path: RunConfig())
     monkeypatch.setattr(WORK.get(f"{command} {words[0]}") or WORK[command], work)
+    monkeypatch.setattr("softbeam.experiments.many_texts.rows", work)  # of texts in a cluster
     with pytest.raises(Understood):
         COMMANDS[command](words)
 
