@@ -6,14 +6,13 @@ from dataclasses import is_dataclass
 from functools import wraps
 from inspect import isclass, isfunction
 from threading import local
-from types import CodeType
 from typing import Any, get_type_hints
 
 import jaxtyping
 
 CALLS_CHECKED = 10  # of each function in each test; a check costs more than most of the functions
 
-calls: Counter[CodeType] = Counter()
+calls: Counter[int] = Counter()  # by the code's number: its hash is computed anew each time
 _jaxtyped = jaxtyping.jaxtyped
 _sizes = _jaxtyped("context")  # of the axes, which every call binds anew
 _checks: dict[tuple, Callable] = {}
@@ -37,14 +36,14 @@ def _first_calls(function: Any = None, *, typechecker: Callable) -> Any:
         function.__init__ = _first_calls(function.__init__, typechecker=typechecker)
     if not isfunction(function):
         return function if isclass(function) else _jaxtyped(function, typechecker=typechecker)
-    checked = None
+    checked, number = None, id(function.__code__)
 
     @wraps(function)
     def call(*args, **kwargs):
         nonlocal checked
-        calls[function.__code__] += 1
-        if calls[function.__code__] > CALLS_CHECKED:
+        if calls[number] >= CALLS_CHECKED:
             return function(*args, **kwargs)
+        calls[number] += 1
         if checked is None:
             checked = _check(function, typechecker)
         return checked(*args, **kwargs)
