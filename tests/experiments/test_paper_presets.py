@@ -18,7 +18,6 @@ from softbeam.experiments.samplers import (
 from softbeam.experiments.samplers.models import masked, models
 from softbeam.experiments.search_aware import (
     cells as training_cells,
-    results as training_results,
     runs,
 )
 from softbeam.training import many, runs as trained
@@ -58,7 +57,6 @@ def folder(short_corpora, tmp_path_factory):
         )
         patch.setattr(sampling_cells, "likeliest_lengths", three_tokens)
         patch.setattr(sampling_claims, "DRAWS", 20)
-        patch.setattr(training_results, "DRAWS", 20)
         two = {"transcription": 2}
         patch.setitem(
             samplers.PRESETS,

@@ -1,6 +1,6 @@
 """Figure 3.1 of the thesis, drawn from a small random model: the same every time."""
 
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ def always_sampled_loss(model: Seq2Seq, batch: Batch, alpha: float | None) -> fl
     return -log_probs.sum().item()
 
 
+@cache
 @torch.no_grad()
 def along_a_line(
-    alphas: Sequence[float | None], *, points: int = 400, seed: int = 3
+    alphas: tuple[float | None, ...], *, points: int = 400, seed: int = 3
 ) -> tuple[Tensor, dict[float | None, Tensor]]:
     """The objective along a line through parameter space, for hard argmax (None) and for alphas.
 
