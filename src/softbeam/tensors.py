@@ -1,7 +1,7 @@
 """What models and algorithms share: lengths, masks, states, allowed tokens, shared weights."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -265,8 +265,9 @@ def best_columns(scores: Float[Tensor, "rows columns"], n: int) -> Int[Tensor, "
     return torch.where(best < n * block, inside, best - n * block + blocks * block)
 
 
-PENDING = 1 << 22  # numbers of gradients that wait for one common product
-SMALL = 1 << 20  # numbers of a table that is fast to add to at every step
+PACKED = 4096  # lines of a table whose products are faster when it is packed
+PENDING = 1 << 22  # numbers of gradients that wait for one common product ...
+ROWS = 512  # ... or rows of them, more of which make it no faster
 
 
 class SharedTable:
@@ -282,14 +283,29 @@ class SharedTable:
         self.table = table.detach()
         self.bias = None if bias is None else bias.detach()
         self.token: Tensor = _Collect.apply(table, bias, self)
+        self._products = 0
+        self._packed: Tensor | None = None
         self._pass = -1
         self._clear()
 
     def product(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "rows lines"]:
-        """Multiply rows by the table, and add the bias."""
+        """Multiply rows by the table, and add the bias; a large table is packed for the second."""
+        if self._products == 1:
+            self._pack()
+        self._products += 1
+        if self._packed is not None:
+            ops = torch.ops.mkldnn
+            return ops._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
         if self.bias is None:
             return rows @ self.table.T
         return torch.addmm(self.bias, rows, self.table.T)
+
+    def _pack(self) -> None:
+        """Pack a large table for oneDNN, if this build can do it."""
+        table = self.table
+        if table.device.type == "cpu" and table.dtype == torch.float32 and len(table) >= PACKED:
+            with suppress(AttributeError, RuntimeError):
+                self._packed = torch.ops.mkldnn._reorder_linear_weight(table, None)
 
     def _clear(self) -> None:
         self._sum: Tensor | None = None
@@ -313,8 +329,8 @@ class SharedTable:
             sums = weights.sum(0)
             self._bias_sum = sums if self._bias_sum is None else self._bias_sum.add_(sums)
         self._dense.append((weights, rows))
-        self._pending += weights.numel()
-        if self._pending > PENDING or self.table.numel() <= SMALL:
+        self._pending += len(weights)
+        if self._pending >= ROWS or self._pending * weights.shape[1] > PENDING:
             self._multiply()
 
     def add_sparse(

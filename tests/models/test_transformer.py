@@ -15,7 +15,12 @@ from softbeam.objectives.losses import feedback
 from softbeam.objectives.scheduled_sampling import ScheduledSampling, TwoPassScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.schedules import Constant, Moment
-from softbeam.search.decoders import LocallyNormalized, fed_scores
+from softbeam.search.decoders import (
+    LocallyNormalized,
+    fed_scores,
+    forced_scores as forced,
+    stepwise_scores as stepwise,
+)
 from softbeam.search.hard import beam_search
 from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import soft_beam_loss
@@ -69,6 +74,16 @@ def test_step_by_step_equals_all_at_once(options):
     decoder = build(options)(SOURCE)
     assert isinstance(decoder, FedDecoder)
     conformance.steps_equal_all_at_once(decoder, torch.tensor([[1, 2, 3, 4, 5, 6]] * 2))
+
+
+@kinds
+def test_gradients_are_those_of_all_steps_at_once(options):
+    """Single steps add up the gradients of linear layers by themselves."""
+    model, target = build(options), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    weights = torch.randn(2, 3, 7, dtype=torch.float64)
+    losses = [(scores(model(SOURCE), target) * weights).sum() for scores in (stepwise, forced)]
+    stepped, whole = (torch.autograd.grad(loss, list(model.parameters())) for loss in losses)
+    torch.testing.assert_close(stepped, whole)
 
 
 @kinds

@@ -10,9 +10,11 @@ from softbeam.experiments.bench import soft_beam as bench
 from softbeam.runtime.synchronizations import count_synchronizations
 from softbeam.search.decoders import LocallyNormalized, stepwise_scores
 from softbeam.search.relaxations import soft_topk
+from softbeam.search.soft import fast
 from softbeam.search.soft.cells import best_cells
 from softbeam.search.soft.form import REFERENCE, Form
 from softbeam.search.soft.loop import expected_cost, expected_score, soft_beam, soft_beam_loss
+from softbeam.tensors import SharedTable
 from softbeam.types import ReadoutDecoder
 from support.pretended_device import NAME, pretended_device
 from support.toys import ToyDecoder
@@ -120,6 +122,79 @@ def test_a_flat_distribution_falls_back_to_the_dense_form():
     torch.testing.assert_close(beam.dropped, torch.zeros(1, dtype=torch.float64))
     reference = soft_beam(toy, costs, k=3, alpha=1e-3, form=REFERENCE)
     torch.testing.assert_close(beam.score, reference.score)
+
+
+def test_by_default_large_vocabularies_are_pooled_and_small_ones_are_not():
+    for vocab, pooled in ((100, False), (200, True)):
+        toy, costs = ReadoutToy(vocab=vocab, scale=6.0), random_costs(1, 2, vocab)
+        for form, expected in ((Form(), pooled), (Form(candidates=vocab), False)):
+            beam = soft_beam(toy, costs, k=2, alpha=9.0, form=form)
+            assert bool(beam.dropped.any()) == expected
+
+
+@endings
+def test_only_steps_that_need_more_cells_than_the_pool_take_all(eos, monkeypatch):
+    kinds = []
+    for step in (fast.dense_step, fast.pooled_step):
+
+        def spied(*args, step=step):
+            kinds.append(step.__name__)
+            return step(*args)
+
+        monkeypatch.setattr(fast, step.__name__, spied)
+    toy, costs = ReadoutToy(vocab=40, batch=3, scale=3.0), random_costs(3, 6, 40)
+    form = Form(candidates=6, tolerance=1e-9)
+    assert_equal_to_reference(toy, costs, form=form, k=3, alpha=20.0, eos=eos)
+    assert set(kinds) == {"dense_step", "pooled_step"} and len(kinds) == 6
+
+
+@pytest.mark.parametrize(
+    "alpha,expected",
+    [(100.0, [8] * 5), (30.0, [8] * 5 + [24] * 3), (4.0, [8] * 2 + [24] * 5 + [0])],
+)
+def test_elsewhere_only_the_steps_after_the_last_good_one_are_repeated(
+    alpha, expected, monkeypatch
+):
+    """On a device the size of a pool is fixed; its bound is read after two steps and after all."""
+    torch.manual_seed(0)
+    model, costs = bench.LstmModel(60, hidden=6, batch=2), random_costs(2, 5, 60).float()
+    with torch.no_grad():
+        model.sharpen(30.0)
+        plain = soft_beam_loss(model.bound(), costs, k=3, alpha=alpha, form=REFERENCE)
+    sizes = []
+
+    def noted(task, *args, scores=fast.local_scores):
+        sizes.append(task.pool)
+        return scores(task, *args)
+
+    monkeypatch.setattr(fast, "local_scores", noted)
+    with pretended_device() as device:
+        model, model.source = model.to(device), model.source.to(device)
+        form = Form(candidates=8)
+        loss = soft_beam_loss(model.bound(), costs.to(device), k=3, alpha=alpha, form=form)
+        torch.testing.assert_close(loss.detach().cpu(), plain, rtol=1e-4, atol=1e-4)
+    assert sizes == expected
+
+
+def test_a_small_alpha_in_float32():
+    """Filler is far below all scores, also where its score must be divided by alpha."""
+    toy, costs = ReadoutToy(vocab=6, batch=2).float(), random_costs(2, 3, 6).float()
+    lengths = torch.tensor([1, 3])
+    for form in (Form(), REFERENCE):
+        beam = soft_beam(toy, costs, k=8, alpha=0.01, lengths=lengths, form=form)
+        assert beam.real[0].sum() == 6 and beam.real[1].all()
+        weights = (0.01 * beam.score[0, :6]).softmax(0)
+        expected = (weights * beam.cost[0, :6]).sum()
+        torch.testing.assert_close(expected_cost(beam, 0.01)[0], expected)
+
+
+def test_products_of_a_packed_table_are_those_of_the_table():
+    table = SharedTable(torch.randn(5000, 8), torch.randn(5000))
+    rows = torch.randn(3, 16)[:, :8]
+    assert table.bias is not None
+    first, second = table.product(rows), table.product(rows)
+    torch.testing.assert_close(first, rows @ table.table.T + table.bias)
+    torch.testing.assert_close(second, first)
 
 
 @decoders

@@ -67,7 +67,7 @@ class LstmCell(torch.autograd.Function):
         projected: bool,
     ) -> tuple[Tensor, Tensor]:
         size = h_c.shape[1] // 2
-        h, c = h_c.split(size, 1)
+        h, c = h_c.chunk(2, 1)
         read = h if projected else torch.cat([value, h], 1)
         gates = table.product(read)
         if projected:
@@ -75,38 +75,34 @@ class LstmCell(torch.autograd.Function):
         if base is not None:
             gates.view(len(base), -1, 4 * size).add_(base[:, None])
         gates[:, 2 * size : 3 * size].mul_(2)
-        i, f, g, o = gates.sigmoid_().split(size, 1)
-        new = torch.empty_like(h_c)
-        new_h, new_c = new.split(size, 1)
-        torch.addcmul(f * c, i, torch.add(g, g).sub_(1), out=new_c)
-        tanh = torch.add(new_c, new_c).sigmoid_().mul_(2).sub_(1)
-        torch.mul(o, tanh, out=new_h)
+        i, f, g, o = gates.sigmoid_().chunk(4, 1)
+        new_c = torch.addcmul(f * c, i, (g + g).sub_(1))
+        tanh = (new_c + new_c).sigmoid_().mul_(2).sub_(1)
+        new_h = o * tanh
         ctx.save_for_backward(read, c, gates, tanh)
         ctx.table, ctx.projected = table, projected
         ctx.sources = None if base is None else len(base)
-        return new_h, new
+        return new_h, torch.cat([new_h, new_c], 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_h: Tensor, d_h_c: Tensor) -> tuple[Tensor | None, ...]:
         read, c, gates, tanh = ctx.saved_tensors
         size = c.shape[1]
-        i, f, g, o = gates.split(size, 1)
-        more_h, d_c = d_h_c.split(size, 1)
+        i, f, g, o = gates.chunk(4, 1)
+        more_h, d_c = d_h_c.chunk(2, 1)
         d_h = d_h + more_h
         d_c = torch.ops.aten.tanh_backward(d_h * o, tanh).add_(d_c)
-        grad, d_before = torch.empty_like(gates), torch.empty_like(d_h_c)
-        d_i, d_f, d_g, d_o = grad.split(size, 1)
-        torch.mul(d_c, torch.add(g, g).sub_(1), out=d_i)
+        grad = torch.empty_like(gates)
+        d_i, d_f, d_g, d_o = grad.chunk(4, 1)
+        torch.mul(d_c, (g + g).sub_(1), out=d_i)
         torch.mul(d_c, c, out=d_f)
         torch.mul(d_c, i, out=d_g).mul_(4)
         torch.mul(d_h, tanh, out=d_o)
         torch.ops.aten.sigmoid_backward(grad, gates, grad_input=grad)
         ctx.table.add(grad, read)
         d_read = grad @ ctx.table.table
-        before_h, before_c = d_before.split(size, 1)
-        before_h.copy_(d_read[:, -size:])
-        torch.mul(d_c, f, out=before_c)
+        d_before = torch.cat([d_read[:, -size:], d_c * f], 1)
         d_value = grad if ctx.projected else d_read[:, :-size]
         d_base = None
         if ctx.sources is not None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from softbeam.models.layers import Cache, Layer, Memory, TransformerShape, embedding
+from softbeam.models.shared import shared
 
 State = tuple[Cache, ...]  # of each layer
 
@@ -75,6 +76,7 @@ class TransformerDecoder:
         self.model = model
         self.layers = [layer for layer in model.decoder if isinstance(layer, Layer)]
         self.memories: list[Memory] = [layer.remember(encoded, real) for layer in self.layers]
+        self.shared: list[Layer] = []  # the layers of a search that needs gradients
 
     @property
     def embedding(self) -> Float[Tensor, "vocab emb"]:
@@ -86,6 +88,7 @@ class TransformerDecoder:
         return self.model.embed.weight, self.model.bias
 
     def start(self) -> tuple[State, Float[Tensor, "batch emb"]]:
+        self.shared = []
         batch = len(self.memories[0].key)
         state = tuple(layer.attention.empty(batch) for layer in self.layers)
         return state, self.model.bos.expand(batch, -1)
@@ -93,7 +96,7 @@ class TransformerDecoder:
     def select(self, sentences: Int[Tensor, " left"]) -> "TransformerDecoder":
         """The decoder of some of the sources."""
         other = copy(self)
-        other.memories = [memory.of(sentences) for memory in self.memories]
+        other.memories, other.shared = [memory.of(sentences) for memory in self.memories], []
         return other
 
     def step(
@@ -106,7 +109,10 @@ class TransformerDecoder:
         self, state: State, emb: Float[Tensor, "rows emb"]
     ) -> tuple[Float[Tensor, "rows hidden"], State]:
         """Run one step up to the output layer."""
-        hidden, state = self.extend(state, emb[:, None])
+        if torch.is_grad_enabled() and not self.shared:
+            self.shared = [shared(layer) for layer in self.layers]
+        layers = self.shared if torch.is_grad_enabled() else self.layers
+        hidden, state = self.extend(state, emb[:, None], layers)
         return hidden[:, 0], state
 
     def forced(self, target: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
@@ -116,17 +122,17 @@ class TransformerDecoder:
 
     def fed(self, emb: Float[Tensor, "batch time emb"]) -> Float[Tensor, "batch time vocab"]:
         """Score every step given these input embeddings, in one call."""
-        return linear(self.extend(self.start()[0], emb)[0], *self.output_layer)
+        return linear(self.extend(self.start()[0], emb, self.layers)[0], *self.output_layer)
 
     def extend(
-        self, state: State, emb: Float[Tensor, "rows time emb"]
+        self, state: State, emb: Float[Tensor, "rows time emb"], layers: list[Layer]
     ) -> tuple[Float[Tensor, "rows time hidden"], State]:
         """Compute the positions after the cached ones; return their states and the new cache."""
         model = self.model
         places = model.places(state[0].key.shape[2], emb.shape[1], emb.device)
         x = model.dropout(emb + model.position(places))
         caches = []
-        for layer, cache, memory in zip(self.layers, state, self.memories, strict=True):
+        for layer, cache, memory in zip(layers, state, self.memories, strict=True):
             x, cache = layer.extend(x, cache, memory)
             caches.append(cache)
         return model.decoder_norm(x), tuple(caches)

@@ -175,16 +175,17 @@ def mixed_gradients(
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Gradients of `back` and of the state's tensors, given those of `mixed`."""
     (batch, beam, prev), turned = back.shape, back.mT
-    d_back = torch.zeros_like(back)
+    d_back: Tensor | None = None
     d_state: list[Tensor | None] = []
     for rows, grad in zip(state, grads, strict=True):
         if grad is None:
             d_state.append(None)
             continue
         grad = grad.reshape(batch, beam, -1)
-        d_back.baddbmm_(grad, rows.reshape(batch, prev, -1).mT)
+        other = rows.reshape(batch, prev, -1).mT
+        d_back = torch.bmm(grad, other) if d_back is None else d_back.baddbmm_(grad, other)
         d_state.append(torch.bmm(turned, grad).view_as(rows))
-    return d_back, tuple(d_state)
+    return torch.zeros_like(back) if d_back is None else d_back, tuple(d_state)
 
 
 def floating(state: State) -> list[Tensor]:

@@ -6,14 +6,16 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a soft-beam step is computed; by default dense and exact, with p recomputed backward.
+    """How a soft-beam step is computed; by default in the form that is fastest for the vocabulary.
 
-    With `candidates`, whether a pool suffices is decided for a whole batch and all steps, so
-    a sentence alone and in a batch agrees to `tolerance` (in the other forms, to rounding).
+    Up to 128 tokens all cells enter the relaxation, and p is recomputed backward. Of larger
+    vocabularies a pool of the best cells does, at each step where it suffices. That is decided for
+    a whole batch, so a sentence alone and in a batch agrees to `tolerance` (otherwise, to rounding).
 
     Args:
         reference: plain autograd of Algorithm 3, which is slow.
-        candidates: at most k times this number of best cells of a sentence enter the relaxation ...
+        candidates: at most k times this number of best cells of a sentence enter the relaxation
+            (by default 64 of a large vocabulary, or all; the size of the vocabulary means all) ...
         tolerance: ... where they provably hold all but this much mass; else all cells do.
         score: of an element; soft is line 13 of Algorithm 3, hard the threshold m_i itself.
         detach_threshold: no gradient through the thresholds m_i.
