@@ -100,6 +100,20 @@ def test_the_other_run_is_searched_as_it_was_trained_too(here, capsys):
     assert record["against"]["search"]["normalize"] is True
 
 
+def test_several_seeds_are_compared_pair_by_pair(here, capsys):
+    seeds = ["--with", here / "ce", "--against", f"{here / 'ce'},{here / 'raw'}"]
+    _, record = shown(capsys, "evaluate", here / "raw", *seeds)
+    pairs = [load_run(here / name).evaluate().metrics["accuracy"] for name in ("raw", "ce")]
+    assert record["against"]["difference"] == pytest.approx(0.0), "raw - ce and ce - raw"
+    assert record["against"]["over"] == "seeds and sentences" and len(pairs) == 2
+    _, record = shown(capsys, "evaluate", here / "raw", "--against", here / "ce")
+    assert record["against"]["difference"] == pytest.approx(pairs[0] - pairs[1])
+    assert record["against"]["over"] == "sentences"
+    words = ["evaluate", here / "raw", "--with", here / "ce", "--against", here / "ce", "--quiet"]
+    assert main(list(map(str, words))) == 2
+    assert "give each seed its partner" in capsys.readouterr().err
+
+
 def test_new_labelled_files_are_scored(here, tmp_path, capsys):
     (tmp_path / "new.conll").write_text("1 the D\n2 dog X\n\n1 a D\n2 cat N\n")
     words = ["evaluate", here / "ce", "--data.test", tmp_path / "new.conll", "--data.word", "1"]

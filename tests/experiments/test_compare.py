@@ -1,10 +1,12 @@
 """Comparison of ways to train: shared starts, kept runs, paired figures."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from softbeam.cli import main
+from softbeam.cli import ladder, main
+from softbeam.cli.train import parse_run, trial
 from softbeam.data import readers, task
 from softbeam.data.synthetic import draw, rib_rob
 from softbeam.experiments import compare
@@ -150,7 +152,8 @@ def test_a_table_says_what_is_free_and_what_is_lost():
         row("mixed", 55.0, raw=55.0, whole=19.5),
         row("worse", 50.0, raw=55.0, whole=10.0),
     ]
-    free, lost = compare.remarks(rows)
+    best, free, lost = compare.remarks(rows)
+    assert best == "best: mixed, 4.00 points better than ce (not tested: not sure)"
     assert (
         free
         == "ce has 54.00 with raw scores, untrained; not better than that: start, direct, worse"
@@ -161,6 +164,52 @@ def test_a_table_says_what_is_free_and_what_is_lost():
     assert compare.remarks([row("a", 5.0, raw=4.0, first=True), row("b", 6.0)]) == []
     errors = [row("a", 5.0, raw=4.0, metric="sequence_error_rate", first=True)]
     assert compare.remarks(errors) == ["a has 4.00 with raw scores, untrained"]
+
+
+def test_the_best_is_named_with_its_test():
+    tested = {"difference": 4.0, "interval": (1.0, 7.0), "p_value": 0.01, "p_holm": 0.02}
+    rows = [row("ce", 51.0, first=True), row("a", 50.0), row("b", 55.0)]
+    rows[2]["against_first"] = tested
+    (best,) = compare.remarks(rows)
+    expected = "best: b, 4.00 points better than ce (+4.00 [+1.00, +7.00], Holm 0.020: sure)"
+    assert best == expected
+    (none,) = compare.remarks([*rows[:2], row("b", 40.0)])
+    assert none == "best: ce, which nothing beats (51.00)"
+    less = [dict(r, metric="sequence_error_rate") for r in rows]
+    assert compare.remarks(less)[0].startswith("best: a, 1.00 points better")
+
+
+@pytest.mark.parametrize("recipe", ["tagging", "ccg", "ner", "g2p", "translation"])
+def test_the_standard_trials_are_equally_long(recipe):
+    """They differ in objective and search alone, and every one is trained for its own search."""
+    trials = dict(map(trial, ladder.standard("standard", recipe)))
+    assert list(trials) == list(ladder.STANDARD) and len(trials) == 7
+    shared = ["--finetune.epochs", "3"]
+    configs = {n: parse_run("compare", [recipe, *shared, *more])[0] for n, more in trials.items()}
+    stages = {replace(c.finetune, objective=None) for c in configs.values()}
+    assert len(stages) == 1 and len({c.pretrain for c in configs.values()}) == 1
+    ends = recipe in ("g2p", "translation")
+    for name, config in configs.items():
+        objective = config.finetune.objective
+        raw = name in ("direct-global", "beam-crf", "bso")
+        assert config.select.normalize is not raw, name
+        if name in ladder.SEARCHING:
+            assert objective.finish is ends, name
+        assert getattr(objective, "search_dropout", "none") == "none"
+
+
+def test_no_other_ladder(words, capsys):
+    assert main([*words, "--preset", "long"]) == 2
+    assert "--preset long: there is standard" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_one_command_tries_everything(words, capsys):
+    assert main([*words, "--preset", "standard", "--seeds", "1"]) == 0
+    said = capsys.readouterr().out
+    found = last_json(said)
+    assert [row["trial"] for row in found["rows"]] == ["start", *ladder.STANDARD]
+    assert "best: " in said
 
 
 def from_recipe():

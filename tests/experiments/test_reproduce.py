@@ -216,8 +216,8 @@ def test_cells_that_targets_share_are_counted_once():
 
 
 def test_the_command_line_knows_the_presets_and_targets():
-    assert list(reproduce.PRESETS) == list(PRESETS)
-    assert list(reproduce.PRESETS) == list(sampling_tables.PRESETS)
+    everywhere = [preset for preset in reproduce.PRESETS if preset != "full"]  # of trained runs
+    assert everywhere == list(PRESETS) == list(sampling_tables.PRESETS)
     assert list(reproduce.ENERGY_BASED) == list(energy_results.TARGETS)
     assert list(reproduce.SAMPLED) == list(sampling_tables.CELLS) == list(sampling_results.TARGETS)
     assert list(reproduce.TRAINING) == list(training_tables.TABLES)

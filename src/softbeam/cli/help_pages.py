@@ -14,7 +14,8 @@ MANY_RUNS = """\
 """
 
 COMPARE_HELP = f"""\
-usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2] [any field]
+usage: softbeam compare RECIPE --try TRIAL --try TRIAL … [--seeds 1,2,3] [any field]
+       softbeam compare RECIPE --preset standard
 
 Trains each trial with each seed below --out, from first stages that they share, and prints their
 figures with a test against the first, over seeds and sentences (give at least three seeds). A trial
@@ -27,6 +28,8 @@ is the name of an objective for the second stage, or a name and words of `softbe
 can be had without further training. "Whole sentences" are those without an error.
 
   --try TRIAL       a way to train; give it at least twice
+  --preset standard more cross-entropy, scheduled sampling hard and soft, direct loss local and
+                    global, beam CRF and beam-search optimization, with as many updates; 3 seeds
   --seeds LIST      seeds of each trial; without it, the one of --seed or --config, else 1
   --split NAME      what is scored: dev or test
   --out DIR         runs/compare-RECIPE; given again, finished runs are kept, stopped ones go on

@@ -35,13 +35,14 @@ from softbeam.training.threads import checked_threads
 if TYPE_CHECKING:
     import torch
 
-    from softbeam.reports import analysis, analysis_charts, charts
+    from softbeam.reports import analysis, analysis_charts, charts, headroom
     from softbeam.training import baselines, comparing, input_forms as forms, runs
 else:
     torch = lazy("torch")
     analysis = lazy("softbeam.reports.analysis")
     analysis_charts = lazy("softbeam.reports.analysis_charts")
     charts = lazy("softbeam.reports.charts")
+    headroom = lazy("softbeam.reports.headroom")
     baselines = lazy("softbeam.training.baselines")
     comparing = lazy("softbeam.training.comparing")
     forms, runs = lazy("softbeam.training.input_forms"), lazy("softbeam.training.runs")
@@ -200,6 +201,9 @@ def evaluate(words: list[str]) -> int:
         print(baselines.as_text(split, figures))
         if warning := baselines.warning(run.kind, evaluation.metrics, figures):
             print(warning, file=sys.stderr)
+    if (gain := headroom.headroom(run, split)) is not None:
+        record["headroom"] = gain
+        print(headroom.as_text(split, gain))
     if partners:
         ours, theirs = (
             [

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
+from softbeam.cli import ladder
 from softbeam.cli.help_pages import COMPARE_HELP, SWEEP_HELP
 from softbeam.cli.implied import implied_search, same_beam, without_objective
 from softbeam.cli.parser import (
@@ -47,11 +48,13 @@ from softbeam.training.searches import SEARCHES
 
 if TYPE_CHECKING:
     from softbeam.experiments import compare as comparison, grid_search as sweeping
+    from softbeam.reports import headroom
     from softbeam.training import api, baselines
 else:
     api, baselines = lazy("softbeam.training.api"), lazy("softbeam.training.baselines")
     comparison = lazy("softbeam.experiments.compare")
     sweeping = lazy("softbeam.experiments.grid_search")
+    headroom = lazy("softbeam.reports.headroom")
 
 TRAIN_ALIASES = {
     "--objective": "--finetune.objective",
@@ -108,8 +111,11 @@ def train(words: list[str]) -> int:
     if not ranks.first():
         return 0
     show_summary(parsed.out, run.summary)
+    gain = headroom.headroom(run, "dev")
+    if gain is not None:
+        print(headroom.as_text("dev", gain))
     if parsed.json:
-        say_json({"run": parsed.out} | run.summary)
+        say_json({"run": parsed.out} | run.summary | {"headroom": gain})
     return 0
 
 
@@ -126,9 +132,13 @@ def compare(words: list[str]) -> int:
         return 0
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     own.add_argument("--try", dest="trials", action="append", default=[])
+    own.add_argument("--preset", default=None)
     own.add_argument("--split", default="dev")
     own.add_argument("--out", default=f"runs/compare-{words[0]}")
     parsed, shared = parse_many(own, words[1:])
+    if parsed.preset is not None:
+        parsed.trials = [*ladder.standard(parsed.preset, words[0]), *parsed.trials]
+        parsed.seeds = parsed.seeds or ladder.SEEDS
     if len(parsed.trials) < 2:
         raise UserError(f"--try was given {len(parsed.trials)} times; a comparison needs two")
     lines = [(name, [words[0], *shared, *more]) for name, more in map(trial, parsed.trials)]

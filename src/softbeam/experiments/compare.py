@@ -1,5 +1,6 @@
 """Compare ways to train, with several seeds, from the same starts."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -243,7 +244,8 @@ def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     first = next(row for row in rows if "against_first" not in row)
     sign = -1 if first["metric"] in LOWER_IS_BETTER else 1
     others = [row for row in rows if "against_first" in row]
-    notes = []
+    tried = [row for row in others if not STARTS.fullmatch(row["trial"])]
+    notes = [winner(first, tried, sign)] if len(tried) > 1 else []
     if first["raw"] is not None and sign * first["raw"] > sign * first["mean"]:
         below = [row["trial"] for row in others if sign * row["mean"] <= sign * first["raw"]]
         names = f"; not better than that: {', '.join(below)}" if below else ""
@@ -254,6 +256,21 @@ def remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             remedy = "adding cross-entropy may keep them: --finetune.objective.cross_entropy 1"
             notes.append(f"{row['trial']} has {lost:.2f} fewer whole sentences right; {remedy}")
     return notes
+
+
+STARTS = re.compile(r"start\d*")  # names of `shared_starts`, which no trial may have
+
+
+def winner(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]], sign: int) -> str:
+    """Say which trial is best, by how much, and whether that is more than chance."""
+    best = max(others, key=lambda row: sign * row["mean"])
+    tested = best["against_first"]
+    if sign * best["mean"] <= sign * first["mean"]:
+        return f"best: {first['trial']}, which nothing beats ({first['mean']:.2f})"
+    gain = abs(best["mean"] - first["mean"])
+    sure = "sure" if tested.get("p_holm", 1.0) < 0.05 else "not sure"
+    test = f"{with_interval(tested, 2)}, Holm {tested['p_holm']:.3f}" if tested else "not tested"
+    return f"best: {best['trial']}, {gain:.2f} points better than {first['trial']} ({test}: {sure})"
 
 
 CLEARLY = 1.0  # points of whole sentences

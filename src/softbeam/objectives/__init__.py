@@ -3,7 +3,12 @@
 from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import Cost, DoubledO, Hamming, Windowed
 from softbeam.objectives.hard_beam import BeamCrf, BeamSearchOptimization
-from softbeam.objectives.likelihood import CrossEntropy, Distillation, SelfNormalized
+from softbeam.objectives.likelihood import (
+    CrossEntropy,
+    Distillation,
+    SelfNormalized,
+    TokenContrast,
+)
 from softbeam.objectives.masked import UniformMasking
 from softbeam.objectives.risk import MinimumRisk, Reinforce
 from softbeam.objectives.scheduled_sampling import ScheduledSampling, TwoPassScheduledSampling
@@ -12,6 +17,7 @@ from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge
 OBJECTIVES: tuple[type[Objective], ...] = (  # that a configuration and --objective can name
     CrossEntropy,
     SelfNormalized,
+    TokenContrast,
     ScheduledSampling,
     TwoPassScheduledSampling,
     DirectLoss,
@@ -42,6 +48,7 @@ __all__ = [
     "ScheduledSampling",
     "SelfNormalized",
     "SoftHinge",
+    "TokenContrast",
     "TwoPassScheduledSampling",
     "UniformMasking",
     "Windowed",

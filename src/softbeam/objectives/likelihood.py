@@ -13,6 +13,7 @@ from softbeam.schedules import Moment
 if TYPE_CHECKING:
     import torch
     from torch import Generator, Tensor, nn
+    from torch.nn import functional
 
     from softbeam import types
     from softbeam.objectives.losses import likelihood as losses
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from softbeam.types import Batch, Loss
 else:
     torch, types = lazy("torch"), lazy("softbeam.types")
+    functional = lazy("torch.nn.functional")
     losses = lazy("softbeam.objectives.losses.likelihood")
     decoders = lazy("softbeam.search.decoders")
 
@@ -71,6 +73,41 @@ class SelfNormalized(Objective):
         total = gold_loss(scores, batch, self.smoothing) + self.penalty * log_z.square().sum()
         log = {"log_z_mean": log_z.mean().item(), "log_z_variance": log_z.var(correction=0).item()}
         return types.Loss(total, size(batch), log)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenContrast(Objective):
+    """Tell each gold token from noise by its raw score (Mnih and Teh 2012; thesis 5.3, footnote).
+
+    The best raw scores are log-probabilities without any normalizer: another start for globally
+    normalized training.
+
+    Args:
+        noise: noise tokens for each gold token.
+        uniform: share of the noise that is even over the vocabulary; the rest is as frequent as
+            the tokens of the batch.
+    """
+
+    noise: int = 20
+    uniform: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_range("noise", self.noise, least=1)
+        check_range("uniform", self.uniform, above=0, most=1)
+
+    def compute(
+        self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
+    ) -> "Loss":
+        scores = decoders.forced_scores(model(batch.source), batch.target)[batch.mask]
+        gold, vocab = batch.target[batch.mask], scores.shape[1]
+        counts = torch.bincount(gold, minlength=vocab).to(scores.dtype)
+        q = self.uniform / vocab + (1 - self.uniform) * counts / counts.sum()
+        count = len(gold) * self.noise
+        drawn = torch.multinomial(q.cpu(), count, replacement=True, generator=rng)
+        tokens = torch.cat([gold[:, None], drawn.to(gold.device).unflatten(0, (len(gold), -1))], 1)
+        margin = scores.gather(1, tokens) - (self.noise * q[tokens]).log()
+        total = functional.softplus(-margin[:, 0]).sum() + functional.softplus(margin[:, 1:]).sum()
+        return types.Loss(total, size(batch), {"log_z_mean": scores.logsumexp(-1).mean().item()})
 
 
 @dataclass(frozen=True, kw_only=True)

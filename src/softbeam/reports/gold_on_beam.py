@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from softbeam.data.batches import in_order
+from softbeam.data.batches import Encoded, in_order
 from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
 from softbeam.data.vocabulary import EOS
@@ -143,13 +143,14 @@ def gold_fates(
     *,
     tokens: int = 4000,
     on_batch: Callable[[int], None] = lambda done: None,
+    encoded: Sequence[Encoded] | None = None,
 ) -> list[Fate]:
     """The fate of each example's target in beam search with the given settings.
 
     Gold is the target as the model's vocabulary encodes it, which is one of several encodings if
-    the vocabulary has subwords.
+    the vocabulary has subwords. `encoded` has the examples in numbers, if that has been done.
     """
-    encoded = encode(examples, codecs)
+    encoded = encode(examples, codecs) if encoded is None else encoded
     eos = codecs.target.id(EOS)
     device = next(model.parameters()).device
     fates: dict[int, Fate] = {}

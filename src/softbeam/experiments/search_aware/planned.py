@@ -27,7 +27,7 @@ from softbeam.models.specs import Lstm
 from softbeam.objectives.base import Objective
 from softbeam.objectives.costs import DoubledO, Windowed
 from softbeam.objectives.hard_beam import BeamCrf, BeamSearchOptimization
-from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
+from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized, TokenContrast
 from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge
 from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
@@ -197,6 +197,8 @@ def normalization_runs(name: str, group: Group, local: DirectLoss) -> dict[str, 
         "more-sn": group.then("sn", normalized),
         "sn-local": group.then("sn", local),
         "sn-global": raw("sn", everywhere),
+        "nce": group.first(TokenContrast()),
+        "nce-global": raw("nce", everywhere),
         "beam-crf": raw("ce", BeamCrf(k=4)),
         "bso": raw("ce", BeamSearchOptimization(k=4)),
     } | penalty_runs(group, 0.0)

@@ -266,7 +266,14 @@ def table_5_3() -> Table:
         )
         for column in CCG
     ]
-    return extended(before, controls(before.rows, CCG, runs), claims)
+    contrast = {
+        name: {c: decoded(f"{g}/{run}", f"dev {search}", metric) for c, (g, metric) in CCG.items()}
+        for name, run, search in (
+            ("noise-contrastive start, raw scores", "nce", "raw"),
+            ("globally normalized, noise-contrastive start", "nce-global", "beam"),
+        )
+    }
+    return extended(before, {**controls(before.rows, CCG, runs), **contrast}, claims)
 
 
 def table_5_4() -> Table:
