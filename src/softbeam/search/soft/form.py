@@ -10,7 +10,7 @@ class Form:
 
     Up to 128 tokens all cells enter the relaxation, and p is recomputed backward. Of larger
     vocabularies a pool of the best cells does, at each step where it suffices. That is decided for
-    a whole batch, so a sentence alone and in a batch agrees to `tolerance` (otherwise, to rounding).
+    a whole batch, so a sentence alone and in a batch agrees to `tolerance` (else, to rounding).
 
     Args:
         reference: plain autograd of Algorithm 3, which is slow.
