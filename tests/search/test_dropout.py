@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from softbeam.cli.train import parse_run
 from softbeam.models.layers import TransformerShape
 from softbeam.models.lstm import LstmDecoder, Seq2Seq
 from softbeam.models.transformer import TransformerSeq2Seq
@@ -186,3 +187,13 @@ def test_runs_of_before_had_independent_dropout():
     assert new.finetune.objective.search_dropout == "none"
     assert '"search_dropout": "none"' in to_json(new) and from_text(to_json(new)) == new
     assert RECIPES["tagging"]().finetune.warmup == "auto"
+
+
+@pytest.mark.parametrize("flag", ["search_dropout", "search-dropout"])
+@pytest.mark.parametrize("mode", ["none", "shared", "independent"])
+def test_every_kind_can_be_given_on_the_command_line(flag, mode):
+    """`none` is a value of this flag, not another word for null."""
+    words = ["tagging", "--objective", "direct-loss", f"--finetune.objective.{flag}", mode]
+    config = parse_run("train", words)[0]
+    assert config.finetune.objective.search_dropout == mode
+    assert from_text(to_json(config)) == config

@@ -93,7 +93,7 @@ class Parser(ArgumentParser):
 
 
 REFUSED = re.compile(r"unrecognized|is not accepted|does not exist|[Nn]o action")
-NONE_IS_A_CHOICE = (".baseline",)  # fields of chosen classes
+NONE_IS_A_CHOICE = (".baseline", ".search_dropout", ".search-dropout")  # fields of chosen classes
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from softbeam._lazy import lazy
 from softbeam.errors import UserError, check_range
@@ -131,6 +131,7 @@ class SearchObjective(Objective):
     log_z_penalty = 0.0
 
     def __post_init__(self) -> None:
+        check_dropout(self.search_dropout)
         for name in ("cross_entropy", "log_z_penalty", "extra"):
             check_range(name, getattr(self, name), least=0)
 
@@ -174,6 +175,13 @@ class SearchObjective(Objective):
         if eos is None:
             raise ValueError("finish=True: the batch has no end mark; set the eos of its ends")
         return run_on(batch, self.extra)
+
+
+def check_dropout(mode: str) -> None:
+    """Raises UserError if a kind of dropout does not exist."""
+    if mode not in get_args(SearchDropout):
+        kinds = ", ".join(get_args(SearchDropout))
+        raise UserError(f"search_dropout {mode}: there are {kinds}")
 
 
 def check_beam(name: str, k: int, *, vocab: int, time: int) -> None:

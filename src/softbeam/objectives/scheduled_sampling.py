@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from softbeam._lazy import lazy
 from softbeam.errors import check_range
-from softbeam.objectives.base import BEFORE_DROPOUT, Objective, SearchDropout, gold_loss, size
+from softbeam.objectives.base import (
+    BEFORE_DROPOUT,
+    Objective,
+    SearchDropout,
+    check_dropout,
+    gold_loss,
+    size,
+)
 from softbeam.schedules import Exponential, InverseSigmoid, Moment, Schedule, check_alpha
 
 if TYPE_CHECKING:
@@ -57,6 +64,7 @@ class FeedbackObjective(Objective):
     search_dropout: SearchDropout = field(default="none", metadata=BEFORE_DROPOUT)
 
     def __post_init__(self) -> None:
+        check_dropout(self.search_dropout)
         check_alpha("alpha", self.alpha)
         check_range("gold_epochs", self.gold_epochs, least=0)
         check_range("smoothing", self.smoothing, least=0, below=1)
