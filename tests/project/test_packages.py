@@ -1,6 +1,7 @@
 """The rule of imports: each package may use those named beside it; inside a package, no cycles."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import softbeam
@@ -73,6 +74,7 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
             del left[module]
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     known = modules()
     return {name: imports(path.read_text(), {*known}) - {name} for name, path in known.items()}

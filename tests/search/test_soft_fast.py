@@ -327,6 +327,7 @@ def test_the_benchmark_reports_every_form(monkeypatch):
     json.dumps(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates", [None, 8])
 @endings
 def test_more_steps_wait_no_more_often_for_the_device(candidates, eos):

@@ -400,10 +400,10 @@ def same_settings(path: Path, header: Header, wanted: Header) -> None:
     for name, value in wanted.items():
         if header.get(name) == value or name in ("inputs", "accepted"):
             continue
-        if name == "settings":
-            header = dict(header.get(name, {}))
-            name = next(key for key in value if header.get(key) != value[key])
-            value = value[name]
+        if name == "settings" and isinstance(before := header.get(name), dict):
+            other = (key for key in value if before.get(key) != value[key])
+            header, name = before, next(other, "further settings")
+            value = value.get(name)
         raise UserError(
             f"{path} was started with {name} {header.get(name)!r}, not {value!r}; "
             "give another --out to start again"
