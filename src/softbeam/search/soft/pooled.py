@@ -50,16 +50,20 @@ def chosen_pool(task: Task, local: Local, before: Before) -> Pool | None:
     k, cells = task.how.k, local.offset.shape[1] * local.scores.shape[1]
     tolerance = max(task.how.form.tolerance, torch.finfo(local.scores.dtype).tiny)
     near = math.log(max(cells / tolerance, 1.0)) / task.how.alpha  # (m_k - s)^2 of a cell to keep
-    least = None
-    if ends is not None:
-        least = ends.m[:, -1:] - (near - ends.mass / task.how.alpha).clamp_min_(0).sqrt_()
-    for n in sorted({min(task.pool, max(size, k)) for size in (FEW, 3 * FEW, task.pool)}):
-        s, index = best_cells(local.scores, local.offset, n)
-        low = s[:, k - 1 : k] - math.sqrt(near) if least is None else least
-        size = int(torch.gt(s, low).sum(1).amax()) + 1
-        if size <= n:
-            return Pool(s[:, :size], index[:, :size], ends)
-    return None
+    size = min(task.pool, max(FEW, k))
+    s, index = best_cells(local.scores, local.offset, size)
+    if ends is None:
+        low = s[:, k - 1 : k] - math.sqrt(near)
+    else:
+        low = ends.m[:, -1:] - (near - ends.mass / task.how.alpha).clamp_min_(0).sqrt_()
+    needed = int(torch.gt(s, low).sum(1).amax()) + 1
+    if needed > size:
+        scores = local.scores.view(*local.offset.shape, -1)
+        needed = int(torch.gt(scores, (low - local.offset)[..., None]).sum((1, 2)).amax()) + 1
+        if needed > task.pool:
+            return None
+        s, index = best_cells(local.scores, local.offset, needed)
+    return Pool(s[:, :needed], index[:, :needed], ends)
 
 
 FEW = 32  # cells that suffice for most sentences of a trained model
