@@ -36,7 +36,7 @@ def test_shares_of_the_time():
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_the_learning_rate_falls_with_the_time(schedule):
     """With half of the time gone it is that of half of the updates, whatever their number."""
-    stage = Stage(schedule=schedule)
+    stage = Stage(schedule=schedule, warmup=0)
     half = lr_shape(stage, 500, 1000)
     assert lr_shape(stage, 3, 1000, timed=0.5) == pytest.approx(half)
     assert lr_shape(stage, 500, 1000, timed=0.1) == half
