@@ -26,7 +26,7 @@ quick: install
 
 # Kills, bad input, several processes, ten minutes of memory: under twenty minutes in all.
 soak: install
-	$(BIN)/pytest -s tests/system/soak.py tests/cli/bad_input tests/runtime/test_ranks.py tests/runtime/test_ranks_sampling.py
+	$(BIN)/pytest -s tests/system/soak.py tests/cli/bad_input tests/runtime/test_ranks.py tests/experiments/test_many_texts.py
 
 # Every reader of files under coverage guidance, for FUZZ seconds each: make fuzz FUZZ=600.
 FUZZ ?= 60
