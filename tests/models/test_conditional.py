@@ -224,7 +224,7 @@ def test_it_learns_to_reverse_with_lengths_of_its_own():
         return Batch.of(source, target, lengths)
 
     model.train()
-    for update in range(300):
+    for update in range(500):
         loss = UniformMasking()(model, batch(48), now=Moment(0, update), rng=rng)
         (loss.total / loss.size).backward()
         optimizer.step()

@@ -90,7 +90,8 @@ def test_commands_are_understood(line, monkeypatch, tmp_path):
 
     monkeypatch.setattr("softbeam.cli.runs.from_yaml", lambda path: RunConfig())
     monkeypatch.setattr(WORK.get(f"{command} {words[0]}") or WORK[command], work)
-    monkeypatch.setattr("softbeam.experiments.many_texts.rows", work)  # of texts in a cluster
+    for name in ("rows", "write_samples"):  # of texts in a cluster
+        monkeypatch.setattr(f"softbeam.experiments.many_texts.{name}", work)
     with pytest.raises(Understood):
         COMMANDS[command](words)
 

@@ -199,10 +199,8 @@ def test_killed_and_resumed_they_end_with_the_same_weights(together, nursery, tm
     """Dropout and coins of both processes go on; one of the two is killed while it trains."""
     folder, out = together[0], tmp_path / "killed"
     whole = nursery.life(command(folder, tmp_path / "whole", "--json"), ranks=2)
-    said = [line for line in whole.said.splitlines() if not line.startswith("WARNING")]
-    assert whole.code == 0 and len(said) == 3 and whole.said.count("WARNING") < 2, (
-        "one process alone speaks"
-    )
+    said = whole.said.splitlines()
+    assert whole.code == 0 and len(said) == len({*said}) > 3, "one process alone speaks"
     nursery.begin(command(folder, out), ranks=2)
     wait_for(out / "checkpoint.safetensors")
     ranks_of(nursery)[1].kill()

@@ -42,10 +42,17 @@ class _Product(torch.autograd.Function):
 
 
 def shared(module: M) -> M:
-    """A copy of a module whose linear layers are shared by the steps of one search."""
+    """A copy of a module whose linear layers are shared by the steps of one search.
+
+    Modules without children, such as dropout, are the module's own.
+    """
     other = copy(module)
-    other._modules = {
-        name: SharedLinear(child) if type(child) is nn.Linear else child and shared(child)
-        for name, child in module._modules.items()
-    }
+    other._modules = {name: of_search(child) for name, child in module._modules.items()}
     return other
+
+
+def of_search(child: nn.Module | None) -> nn.Module | None:
+    """What takes the place of a child in the copy."""
+    if type(child) is nn.Linear:
+        return SharedLinear(child)
+    return shared(child) if child is not None and child._modules else child

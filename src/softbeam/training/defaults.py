@@ -151,6 +151,8 @@ def choices(asked: RunConfig, config: RunConfig) -> dict[str, Any]:
     for name, stage in config.stages:
         before = getattr(asked, name)
         values = {f.name: getattr(stage, f.name) for f in fields(stage)}
+        if values["warmup"] == 0:  # nothing to tell
+            del values["warmup"]
         chosen |= {f"{name}.{k}": v for k, v in values.items() if getattr(before, k) == AUTO}
     return chosen | ({"threads": config.threads} if asked.threads == AUTO else {})
 

@@ -6,6 +6,7 @@ name docs/experiments_plan.md as their source.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from softbeam.experiments.search_aware import tables
 from softbeam.experiments.search_aware.planned import PENALTIES, TUNED
@@ -55,7 +56,10 @@ def table_3_1() -> Table:
     before = tables.table_3_1()
     names = {
         "cross-entropy": "more-ce-greedy",
-        **{name: row["NER dev"].run.split("/")[1] for name, row in list(before.rows.items())[1:]},
+        **{
+            name: PurePosixPath(row["NER dev"].run).name
+            for name, row in list(before.rows.items())[1:]
+        },
     }
     scratch = {
         "cross-entropy, from scratch": "scratch-ce",
