@@ -11,6 +11,7 @@ import torch
 from softbeam import exact
 from softbeam.data.synthetic import Palindromes, low_entropy_hmm
 from softbeam.errors import UserError
+from softbeam.experiments.energies import claims
 from softbeam.experiments.energies.cells import (
     Fit,
     Sequences,
@@ -242,3 +243,16 @@ def test_a_teacher_whose_weights_are_gone_is_named(tmp_path):
         UserError, match=r"safetensors is missing: remove .*\.json and run it again"
     ):
         run(student, tmp_path)
+
+
+def test_growth_that_the_printed_table_contradicts_is_not_claimed(monkeypatch):
+    """With more data, two differences are printed larger (docs/errata.md)."""
+    monkeypatch.setattr(claims, "gaps", lambda by, low, high: [0.0, 1.0])
+    rows = ("p-1k", "p-10k", "h-1k", "h-10k", "h-1k+", "h-10k+")
+    judged = claims.growth_claims(dict.fromkeys(rows, {}))
+    names = {claim["claim"].split(" than")[0] for claim in judged}
+    assert claims.printed_gap("p-10k", "LL", "PLL") > claims.printed_gap("p-1k", "LL", "PLL")
+    assert "p-10k: NLL(PLL) is nearer to NLL(LL)" not in names
+    assert "h-10k: NLL(MLM) is nearer to NLL(PLL)" not in names
+    assert "p-10k: NLL(MLM) is nearer to NLL(PLL)" in names and len(names) == 4
+    assert all(claim["published"] > 0 for claim in judged)

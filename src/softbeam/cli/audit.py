@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli.parser import parser, say_json
+from softbeam.cli.parser import Parser, parser, say_json
 from softbeam.errors import LARGEST_SEED, UserError, check_range
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ SIZES = {"table": (3, 4), "markov": (27, 128)}  # words and length, if they are 
 LARGEST = {"table": 8, "markov": 512}  # length
 
 
-def audit(words: list[str]) -> int:
-    """Run `softbeam audit`."""
+def audit_parser() -> Parser:
+    """Make the parser of `softbeam audit`."""
     arguments = parser(
         "audit",
         "Let a sampler fill texts of a model whose law is known, and compare what it draws with "
@@ -56,12 +56,17 @@ def audit(words: list[str]) -> int:
     add("--stride", type=int, default=2, help="distance of positions that a pass changes together")
     add("--seed", type=int, default=0, help="seed of the model and all draws")
     add("--json", action="store_true", help="print the figures as a last line of JSON")
-    parsed = arguments.parse_args(words)
+    return arguments
+
+
+def audit(words: list[str]) -> int:
+    """Run `softbeam audit`."""
+    parsed = audit_parser().parse_args(words)
     if parsed.sampler == "list":
         print("\n".join(unmasking.NAMES))
         return 0
     vocab, time = (
-        given or usual
+        usual if given is None else given
         for given, usual in zip((parsed.words, parsed.time), SIZES[parsed.oracle], strict=True)
     )
     limits = (

@@ -4,9 +4,9 @@ The forms take turns. Ratios are medians over the turns of processor time, which
 machine disturbs less than time by the clock; proposals/s are by the clock. The fast form first runs
 the burn-in, so that words are proposed repeatedly as often as they are at stationarity. All forms
 give the same chains, so one long run gives the effective sample size (ESS) of a sweep, and a form's
-ESS/s is this times its sweeps/s. Waits are reads of values by the program, at most so many with an
-accelerator. Each form's peak of memory is measured in a process of its own, without what the
-imports take.
+ESS/s is this times its sweeps/s. A wait is a value that the program reads; with an accelerator
+there are as many waits or fewer. Each form's peak of memory is measured in a process of its own,
+without what the imports take.
 """
 
 import statistics

@@ -15,12 +15,14 @@ from softbeam.experiments.search_aware.runs import (
     ENTITIES,
     FIRST,
     FIXED,
+    HINGE,
     PLAIN,
     SUPERTAGS,
     TRANSLATION,
     Group,
     PlannedRun,
     in_group,
+    soft_beam_runs,
     with_encoder,
 )
 from softbeam.models.specs import Lstm
@@ -156,22 +158,12 @@ def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
     """The runs of a group of taggers; how many there are depends on the group's name."""
     local = DirectLoss(k=3, cost=group.cost, alpha=UP)
     hinge = SoftHinge(k=3, cost=group.cost, alpha=HINGE_UP)
-    planned = {
-        "ce": group.first(),
-        "more-ce": group.then("ce", CrossEntropy()),
-        "direct-annealed": group.then("ce", local),
-    }
-    if name != "ccg-bi":
-        planned |= {
-            "direct-fixed": group.then("ce", replace(local, alpha=FIXED)),
-            "hinge-annealed": group.then("ce", hinge, slower=5.0),
-            "hinge-fixed": group.then("ce", replace(hinge, alpha=FIXED), slower=5.0),
-        }
+    planned = soft_beam_runs(name, group, local, hinge)
     if name in ("ccg-uni", "ner"):
         planned |= {
             "direct-sharp": group.then("ce", replace(local, alpha=SHARP)),
-            "hinge-sharp": group.then("ce", replace(hinge, alpha=SHARP), slower=5.0),
-            "hard-hinge": group.then("ce", HardHinge(k=3, cost=group.cost), slower=5.0),
+            "hinge-sharp": group.then("ce", replace(hinge, alpha=SHARP), slower=HINGE),
+            "hard-hinge": group.then("ce", HardHinge(k=3, cost=group.cost), slower=HINGE),
             "more-ce-greedy": greedily(group.then("ce", CrossEntropy())),
         }
         planned |= feedback_runs(group, 0.0) | scratch_runs(group)

@@ -130,17 +130,7 @@ def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
     """The runs of a tagging group; how many there are depends on the group's name."""
     local = DirectLoss(k=group.k, cost=group.cost, alpha=group.alpha, search_dropout=group.dropout)
     hinge = SoftHinge(k=group.k, cost=group.cost, alpha=SHARPER, search_dropout=group.dropout)
-    planned = {
-        "ce": group.first(),
-        "more-ce": group.then("ce", CrossEntropy()),
-        "direct-annealed": group.then("ce", local),
-    }
-    if name != "ccg-bi":
-        planned |= {
-            "direct-fixed": group.then("ce", replace(local, alpha=FIXED)),
-            "hinge-annealed": group.then("ce", hinge, slower=HINGE),
-            "hinge-fixed": group.then("ce", replace(hinge, alpha=FIXED), slower=HINGE),
-        }
+    planned = soft_beam_runs(name, group, local, hinge)
     if name == "ner":
         return planned | sampling_runs(group, 0.0) | decay_runs(group)
     everywhere = replace(local, normalize=False)
@@ -149,6 +139,24 @@ def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
         "sn": group.self_normalized(SelfNormalized()),
         "sn-local": group.then("sn", local),
         "sn-global": group.then("sn", everywhere, normalize=False),
+    }
+
+
+def soft_beam_runs(
+    name: str, group: Group, local: DirectLoss, hinge: SoftHinge
+) -> dict[str, PlannedRun]:
+    """The start, its control, and the objectives of Table 4.1 with this loss and this hinge."""
+    planned = {
+        "ce": group.first(),
+        "more-ce": group.then("ce", CrossEntropy()),
+        "direct-annealed": group.then("ce", local),
+    }
+    if name == "ccg-bi":
+        return planned
+    return planned | {
+        "direct-fixed": group.then("ce", replace(local, alpha=FIXED)),
+        "hinge-annealed": group.then("ce", hinge, slower=HINGE),
+        "hinge-fixed": group.then("ce", replace(hinge, alpha=FIXED), slower=HINGE),
     }
 
 
