@@ -1,5 +1,6 @@
 """Who may use a cluster, what a file may start, and what is left after Ctrl-C."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -49,6 +50,8 @@ def test_with_tls_only_those_with_a_certificate_are_served(
             with pytest.raises(UserError, match=f"--cluster {address}: ") as caught:
                 run_grid(CELLS, square, tmp_path, workers=Workers(cluster=Cluster(address=address)))
             assert "\n" not in str(caught.value)
+            clients = [each for each in gc.get_objects() if type(each).__name__ == "Client"]
+            assert all(each.status == "closed" for each in clients), "their end may block others"
     assert not ran(tmp_path)
     files = {"ca-file": certificate, "client.cert": certificate}
     with dask.config.set({f"{COMM}.tls.{name}": path for name, path in files.items()}):

@@ -144,7 +144,7 @@ def connected(cluster: Cluster) -> Iterator["distributed.Client"]:
 
 @contextmanager
 def opened(cluster: Cluster) -> Iterator["distributed.Client"]:
-    connect = distributed.Client  # its import sets up logging, and the settings of Dask
+    connect = client_class()  # its import sets up logging, and the settings of Dask
     logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # errors are raised here
     with ExitStack() as stack:
         try:
@@ -160,6 +160,24 @@ def opened(cluster: Cluster) -> Iterator["distributed.Client"]:
         if cluster.dashboard:
             print(f"dashboard: {client.dashboard_link}", file=sys.stderr, flush=True)
         yield client
+
+
+def client_class() -> type["distributed.Client"]:
+    """Dask's client, which is closed at once where it cannot connect.
+
+    Dask leaves that to the garbage collector, and closing then waits for a lock. If it happens in
+    the thread that the next client starts while it holds the lock, that one fails.
+    """
+
+    class Client(distributed.Client):
+        def start(self, **options: Any) -> None:
+            try:
+                super().start(**options)
+            except BaseException:
+                self.close()
+                raise
+
+    return Client
 
 
 def started(cluster: Cluster) -> Any:
