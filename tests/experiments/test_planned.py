@@ -94,14 +94,30 @@ def test_treatments_are_at_full_strength():
 
 
 def test_tuning_changes_the_learning_rate_alone():
-    for group, (rates, names) in planned.TUNED.items():
-        assert len(rates) == 3 and "more-ce" in names, "cross-entropy is tuned as well"
-        for name in names:
-            tried = [PLANS[f"{group}/{name}@{lr:g}"].config for lr in rates]
-            assert [config.finetune.lr for config in tried] == list(rates)
-            same = {replace(c, finetune=replace(c.finetune, lr=1.0)) for c in tried}
-            own = PLANS[f"{group}/{name}"].config
-            assert same == {replace(own, finetune=replace(own.finetune, lr=1.0))}
+    assert "more-ce" in planned.FAMILIES, "cross-entropy is tuned as well"
+    for name in planned.FAMILIES:
+        own = PLANS[f"{planned.TUNED}/{name}"].config
+        tried = [PLANS[f"{planned.TUNED}/{name}@{m:g}"].config for m in planned.MULTIPLES]
+        lowest, middle, highest = (config.finetune.lr for config in tried)
+        assert 4 * lowest == 2 * middle == highest
+        same = {replace(c, finetune=replace(c.finetune, lr=1.0)) for c in tried}
+        assert same == {replace(own, finetune=replace(own.finetune, lr=1.0))}
+
+
+def test_every_second_stage_has_the_rate_of_one_family():
+    for name, plan in PLANS.items():
+        run = name.partition("/")[2]
+        kin = [key for key, names in planned.FAMILIES.items() if run.startswith(names)]
+        second = plan.start is not None and run != "sn" and not run.startswith("sn-0")
+        assert len(kin) == second, name
+    group = planned.groups()["ner"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planned, "MULTIPLE", {"global": 2.0, "direct-annealed": 0.5})
+        others = planned.runs.__wrapped__()
+    rates = {name: others[f"ner/{name}"].config.finetune.lr for name in ("more-ce", "direct-fixed")}
+    assert rates == {"more-ce": group.second.lr, "direct-fixed": group.second.lr / 2}
+    tried = f"{planned.TUNED}/global@1"
+    assert others[tried] == PLANS[tried], "what is tried does not depend on what was chosen"
 
 
 @pytest.mark.parametrize(

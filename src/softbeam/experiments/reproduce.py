@@ -44,9 +44,11 @@ TRAINING = {
     "table-5.6": "their BLEU by source length",
 }
 PLANNED = {  # only with the preset full
-    "tuning": "dev figures of learning rates and penalties, before the tables (preset full)",
+    "tuning": "dev figures of learning rates, before the tables (preset full)",
+    "penalties": "dev figures of self-normalized starts, before the tables (preset full)",
     "beam-sizes": "letters to phonemes by the size of the beam (preset full)",
 }
+BEFORE = ("tuning", "penalties")  # what settings are chosen by, with one seed
 DRAWN = {"figure-3.1": "the surface of a loss through argmax, and its relaxations"}
 ENERGY_BASED = {
     "table-6.1": "training objectives of energy-based models, by held-out NLL",
@@ -152,14 +154,14 @@ def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None
 def repetitions(what: str, seeds: int | None, preset: str) -> int:
     """How often a target is computed: `seeds` times, or as often as its family usually is."""
     if seeds is None and preset == FULL:
-        return 1 if what == "tuning" else 5
+        return 1 if what in BEFORE else 5
     return family_of(what).seeds if seeds is None else seeds
 
 
 def targets_of(preset: str) -> list[str]:
     """The targets that `all` computes with a preset."""
     if preset == FULL:
-        return [what for what in TRAINED if what != "tuning"]
+        return [what for what in TRAINED if what not in BEFORE]
     return [what for what in TARGETS if what not in PLANNED]
 
 

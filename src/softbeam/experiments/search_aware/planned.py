@@ -34,6 +34,7 @@ from softbeam.objectives.scheduled_sampling import FeedbackName, ScheduledSampli
 from softbeam.objectives.soft_beam import DirectLoss, HardHinge, SoftHinge
 from softbeam.schedules import Constant, Exponential, InverseSigmoid, Schedule
 from softbeam.training.config import Stage
+from softbeam.training.defaults import settled
 from softbeam.training.recipes import g2p
 from softbeam.training.searches import Beam, Greedy
 
@@ -54,10 +55,22 @@ FEEDBACK: dict[str, tuple[FeedbackName, Schedule]] = {
 }
 FROM_SCRATCH = ("hard-argmax", "soft-argmax-fixed", "soft-argmax-annealed")
 PENALTIES = (0.003, 0.01, 0.03, 0.1)  # of self-normalized starts that are tried
+MULTIPLES = (0.5, 1.0, 2.0)  # of a group's learning rate that are tried, for each family of runs
+TUNED = "ccg-uni"  # the group that they are tried on
+FAMILIES = {  # the run that is tried, and the beginnings of the names of those that follow it
+    "more-ce": ("more-",),
+    "hard-argmax": ("hard-argmax", "hard-sample"),
+    "soft-argmax-annealed": ("soft-argmax", "soft-sample", *DECAYS),
+    "direct-annealed": ("direct-", "local", "sn-local"),
+    "global": ("global", "sn-global", "sn-free", "nce-global"),
+    "hinge-annealed": ("hinge-", "hard-hinge"),
+    "beam-crf": ("beam-crf",),
+    "bso": ("bso",),
+}
 
-# Chosen on dev with seed 1, by `softbeam reproduce tuning --preset full`, before the other runs
+# Chosen on dev with seed 1, by `softbeam reproduce tuning penalties --preset full`, before the rest
 PENALTY = {"ccg-uni": 0.01, "ccg-bi": 0.01, "mt": 0.03}
-RATES: dict[str, float] = {}  # learning rates by run, where not that of the group
+MULTIPLE: dict[str, float] = {}  # by family, where it is not 1
 
 
 def groups() -> dict[str, Group]:
@@ -116,37 +129,29 @@ def runs() -> Mapping[str, PlannedRun]:
     for group in ("mt", "g2p"):
         planned |= in_group(group, text_runs(group, every[group]))
     tuned = {
-        f"{name}@{lr:g}": with_rate(planned[name], lr)
-        for group, (rates, names) in TUNED.items()
-        for name in (f"{group}/{run}" for run in names)
-        for lr in rates
+        f"{TUNED}/{name}@{multiple:g}": at_rate(planned[f"{TUNED}/{name}"], multiple)
+        for name in FAMILIES
+        for multiple in MULTIPLES
     }
-    chosen = {name: with_rate(planned[name], lr) for name, lr in RATES.items()}
+    chosen = {
+        name: at_rate(plan, MULTIPLE[kin])
+        for name, plan in planned.items()
+        if (kin := family(name)) in MULTIPLE
+    }
     return planned | tuned | chosen
 
 
-TAG_RATES, ENTITY_RATES, TEXT_RATES = (5e-4, 1e-3, 2e-3), (2.5e-4, 5e-4, 1e-3), (1e-4, 3e-4, 1e-3)
-TUNED: dict[str, tuple[tuple[float, ...], tuple[str, ...]]] = {
-    "ccg-uni": (
-        TAG_RATES,
-        (
-            *("more-ce", "hard-argmax", "soft-argmax-annealed", "direct-annealed", "global"),
-            *("hinge-annealed", "beam-crf", "bso"),
-        ),
-    ),
-    "ccg-bi": (TAG_RATES, ("more-ce", "direct-annealed", "global", "beam-crf")),
-    "ner": (
-        ENTITY_RATES,
-        ("more-ce", "hard-argmax", "soft-argmax-annealed", "direct-annealed", "hinge-annealed"),
-    ),
-    "mt": (TEXT_RATES, ("more-ce", "soft-argmax-fixed", "local")),
-}
+def family(name: str) -> str | None:
+    """The family whose learning rate a run has; None for starts and for runs of one stage."""
+    run = name.partition("/")[2]
+    return next((kin for kin, names in FAMILIES.items() if run.startswith(names)), None)
 
 
-def with_rate(plan: PlannedRun, lr: float) -> PlannedRun:
-    """The run with another learning rate of its second stage."""
-    config = plan.config
-    return replace(plan, config=replace(config, finetune=replace(config.finetune, lr=lr)))
+def at_rate(plan: PlannedRun, multiple: float) -> PlannedRun:
+    """The run with a multiple of the learning rate of its second stage."""
+    stage = plan.config.finetune
+    stage = replace(stage, lr=settled(stage).lr * multiple)
+    return replace(plan, config=replace(plan.config, finetune=stage))
 
 
 def greedily(plan: PlannedRun) -> PlannedRun:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from softbeam.experiments.search_aware import tables
-from softbeam.experiments.search_aware.planned import PENALTIES, TUNED
+from softbeam.experiments.search_aware.planned import FAMILIES, MULTIPLES, PENALTIES, TUNED
 from softbeam.experiments.search_aware.tables import (
     BEAM,
     BEST_LOSS,
@@ -348,31 +348,33 @@ def beam_sizes() -> Table:
 
 
 def tuning() -> Table:
-    """Dev figures of each learning rate, with seed 1: what `planned.RATES` is chosen by."""
-    metrics = {"ccg-uni": "accuracy", "ccg-bi": "accuracy", "ner": "f1", "mt": "bleu"}
-    widest = max(len(rates) for rates, _ in TUNED.values())
-    rows: dict[str, dict[str, Value]] = {}
-    for group, (rates, names) in TUNED.items():
-        for name in names:
-            search = "greedy" if "argmax" in name else "beam"
-            rows[f"{group}, {name}"] = {
-                f"rate {place + 1}": decoded(
-                    f"{group}/{name}@{lr:g}", f"dev {search}", metrics[group]
-                )
-                for place, lr in enumerate(rates)
-            }
-    for group in ("ccg-uni", "ccg-bi", "mt"):
-        for penalty in PENALTIES:
-            run = f"{group}/sn-{penalty:g}"
-            values = [
-                decoded(run, "dev beam", metrics[group]),
-                Value(run, ("log_z", "dev", "mean")),
-            ]
-            row = dict(
-                zip((f"rate {n + 1}" for n in range(widest)), [*values, nothing(run)], strict=False)
+    """Dev figures of each learning rate, with seed 1: what `planned.MULTIPLE` is chosen by."""
+    rows = {
+        name: {
+            f"{multiple:g} times": decoded(
+                f"{TUNED}/{name}@{multiple:g}",
+                "dev greedy" if "argmax" in name else "dev beam",
+                "accuracy",
             )
-            rows[f"{group}, self-normalized {penalty:g}: quality, log Z"] = row
-    return Table(title="dev figures by learning rate (low to high), one seed", rows=rows)
+            for multiple in MULTIPLES
+        }
+        for name in FAMILIES
+    }
+    return Table(title="dev figures by multiple of the learning rate, one seed", rows=rows)
+
+
+def penalties() -> Table:
+    """Dev figures of self-normalized starts, with seed 1: what `planned.PENALTY` is chosen by."""
+    metrics = {"ccg-uni": "accuracy", "ccg-bi": "accuracy", "mt": "bleu"}
+    rows = {
+        f"{group}, {penalty:g}": {
+            "quality": decoded(f"{group}/sn-{penalty:g}", "dev beam", metric),
+            "log Z": Value(f"{group}/sn-{penalty:g}", ("log_z", "dev", "mean")),
+        }
+        for group, metric in metrics.items()
+        for penalty in PENALTIES
+    }
+    return Table(title="self-normalized starts by penalty, dev, one seed", rows=rows)
 
 
 TABLES: dict[str, Callable[[], Table]] = {
@@ -385,4 +387,5 @@ TABLES: dict[str, Callable[[], Table]] = {
     "table-5.4": table_5_4,
     "beam-sizes": beam_sizes,
     "tuning": tuning,
+    "penalties": penalties,
 }
