@@ -26,11 +26,13 @@ def make_optimizer(learner: nn.Module, stage: Stage) -> torch.optim.Optimizer:
         {"params": [p for p in weights if p.requires_grad], SHARE: share}
         for share, weights in groups
     ]
+    fused = all(p.device.type in FUSED for p in learner.parameters())  # one call for all weights
     if stage.optimizer == "adam":
-        return torch.optim.Adam(trained)
-    return torch.optim.AdamW(trained, weight_decay=stage.weight_decay)
+        return torch.optim.Adam(trained, fused=fused)
+    return torch.optim.AdamW(trained, weight_decay=stage.weight_decay, fused=fused)
 
 
+FUSED = ("cpu", "cuda")
 SHARE = "share"  # of a group's learning rate in the stage's
 
 
