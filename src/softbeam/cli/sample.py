@@ -238,6 +238,7 @@ def infill(words: list[str]) -> int:
     check_range("--samples", parsed.samples, least=1, most=MOST_SAMPLES)
     config, texts = infill_settings(given_settings(parsed)), given_texts(parsed)
     knobs, cluster = {"samples": parsed.samples, "method": parsed.method}, cluster_of(parsed)
+    bar = Progress("infill", len(texts), quiet=parsed.quiet or cluster is not None)
     with ExitStack() as stack:
         if cluster is not None:
             more = {"config": asdict(config)} | knobs
@@ -246,8 +247,12 @@ def infill(words: list[str]) -> int:
                 computed("infill", groups, many_texts.fill_group, cluster, parsed)
             )
         else:
-            filled = infilling.fill_texts(load_mlm(parsed), texts, config, **knobs)
-        for text, fillings in zip(texts, filled, strict=True):
+            mlm = load_mlm(parsed)
+            filled = infilling.fill_texts(mlm, texts, config, on_sweep=bar.within, **knobs)
+        for text in texts:
+            with bar:
+                fillings = next(filled)
+                bar.advance()
             show_fillings(text, [infilling.Filling(*filling) for filling in fillings], parsed)
     return 0
 

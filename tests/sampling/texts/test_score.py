@@ -98,3 +98,13 @@ def test_infilling_by_the_command(folder, capsys):
     assert sum(one["share"] for one in found) == pytest.approx(1.0)
     assert shown[-2] == f"and {len(found) - 2} others"
     assert all(len(one["tokens"]) == 2 for one in found)
+
+
+def test_infilling_shows_how_far_it_is(folder, capsys, monkeypatch):
+    """A line a minute where there is no terminal; here a minute is over at once."""
+    monkeypatch.setattr("softbeam.runtime.progress.EVERY", 0.0)
+    words = ["infill", "--mlm", str(folder), "--text", "A[MASK]D", "--samples", "3"]
+    words += ["--chains", "1", "--burn-in", "1"]
+    assert main(words) == 0
+    lines = [" ".join(line.split()[:2]) for line in capsys.readouterr().err.splitlines()]
+    assert lines == [f"infill {done}" for done in ("0.2/1", "0.5/1", "0.8/1", "1.0/1", "1/1")]

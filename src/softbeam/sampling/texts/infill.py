@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
@@ -34,21 +34,29 @@ def fill_texts(
     samples: int,
     method: str = "mh",
     first: int = 0,
+    on_sweep: Callable[[float], None] = lambda share: None,
 ) -> Iterator[list[Filling]]:
     """Yield the fillings of each text, in order.
 
     Each text has its own random numbers, so that it does not matter which texts are beside it.
-    `first` is the number of the first text. `api.infill` describes the methods.
+    `first` is the number of the first text. `api.infill` describes the methods. `on_sweep` gets
+    the share of a text's sweeps that is done.
     """
     check_range("--samples", samples, least=1)
     check_choice("--method", method, get_args(Method))
     for number, text in enumerate(texts, first):
         own = replace(config, seed=config.stream(number))
-        yield fill_gaps(mlm, text, own, samples=samples, method=method)
+        yield fill_gaps(mlm, text, own, samples=samples, method=method, on_sweep=on_sweep)
 
 
 def fill_gaps(
-    mlm: TextModel, text: str, config: SamplingConfig, *, samples: int, method: str
+    mlm: TextModel,
+    text: str,
+    config: SamplingConfig,
+    *,
+    samples: int,
+    method: str,
+    on_sweep: Callable[[float], None],
 ) -> list[Filling]:
     """Find the distinct fillings of one text, lowest energy first.
 
@@ -59,7 +67,10 @@ def fill_gaps(
         chains = min(config.chains, samples)
         sweeps = config.burn_in + math.ceil(samples / chains)
         chosen = sampler(mlm, [text], replace(config, chains=chains, sweeps=sweeps))
-        states = [record.state for record in chosen.run(rng) if record.phase == "sample"]
+        states = []
+        for number, record in enumerate(chosen.run(rng), 1):
+            on_sweep(number / sweeps)
+            states += [record.state] if record.phase == "sample" else []
     else:
         greedy = replace(config, chains=1, start="greedy")
         in_turn = replace(config, chains=samples, start="in-turn")
