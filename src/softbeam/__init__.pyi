@@ -26,6 +26,7 @@ from .search.decoders import LocallyNormalized as LocallyNormalized
 from .search.hard import beam_search as beam_search, greedy as greedy
 from .search.soft.decode import soft_beam_decode as soft_beam_decode
 from .search.soft.loop import soft_beam_loss as soft_beam_loss
+from .training import hf as hf
 from .training.api import train as train
 from .training.huggingface import (
     SearchAwareTrainer as SearchAwareTrainer,

@@ -1,3 +1,4 @@
+from .constrained import constrained_beam_search as constrained_beam_search
 from .decoders import (
     Forbidding as Forbidding,
     LocallyNormalized as LocallyNormalized,

@@ -1,3 +1,4 @@
+from . import hf as hf
 from .api import train as train
 from .config import (
     RunConfig as RunConfig,

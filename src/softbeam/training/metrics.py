@@ -121,6 +121,13 @@ def chrf(
     return {"score": float(score.score), "signature": str(metric.get_signature())}
 
 
+def sentence_chrf(predicted: str, reference: str) -> float:
+    """chrF of one sentence, by sacrebleu."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return float(CHRF().sentence_score(predicted, [reference]).score)
+
+
 def bleu_by_length(
     predicted: Sequence[str],
     references: Sequences,

@@ -129,18 +129,21 @@ def reinforce_loss(
     return (costs - baseline).to(log_probs.dtype) * log_probs[:, gold_steps:].sum(1)
 
 
+Words = Sequence[int] | Sequence[str]
+
+
 def hamming_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
     """The share of wrong tokens; those that only one of the two has are wrong."""
     right = sum(a == b for a, b in zip(predicted, gold, strict=False))
     return 1.0 - right / max(len(predicted), len(gold), 1)
 
 
-def edit_rate(predicted: Sequence[int], gold: Sequence[int]) -> float:
+def edit_rate(predicted: Words, gold: Words) -> float:
     """Edit distance per gold token; insertions can take it beyond 1."""
     return float(Levenshtein.distance(predicted, gold)) / max(len(gold), 1)
 
 
-def bleu_cost(predicted: Sequence[int], gold: Sequence[int]) -> float:
+def bleu_cost(predicted: Words, gold: Words) -> float:
     """1 - BLEU of one sentence, smoothed and with sacrebleu's effective order."""
     texts = [" ".join(map(str, tokens)) for tokens in (predicted, gold)]
     score = float(_sentence_bleu().sentence_score(texts[0], [texts[1]]).score)
