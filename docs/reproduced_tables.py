@@ -53,6 +53,9 @@ def section(path: Path, record: Record, results: Path) -> str:
     ]
     if record["claims"]:
         parts.append(verdicts(record["claims"]))
+    if record.get("not_judged"):
+        claims = "; ".join(f"{c['claim']} (R-hat {c['rhat']:.2f})" for c in record["not_judged"])
+        parts.append(f"Not judged, as chains have not mixed: {claims}.")
     if (picture := path.with_suffix(".svg")).is_file():
         away = Path("..") / results.name / picture.relative_to(results)
         parts.append(f"![{name}]({away.as_posix()})")

@@ -116,7 +116,7 @@ EXISTING = {  # command, and how the message ends
     "sweep": ([*SWEEP, "--out", "mlm"], "mlm is not empty, and softbeam did not write"),
     "reproduce": ([*REPRODUCE, "--out", "mlm"], "mlm is not empty, and softbeam did not write"),
     "a run to sample from": (
-        "reproduce table-6.2 --preset tiny --quiet --jobs 1 --run cm --out cm".split(),
+        "reproduce table-6.2 --preset tiny --quiet --jobs 1 --models cm --out cm".split(),
         "cm is an input of this command",
     ),
     "demo": ([*DEMO, "--out", "mlm"], "mlm is not empty, and softbeam did not write"),

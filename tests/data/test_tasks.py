@@ -46,6 +46,31 @@ def test_letters_are_labelled_with_the_sounds_of_the_first_pronunciation(diction
     assert task.tokens(" About\n") == (*"about",)
 
 
+def test_phrases_have_three_or_four_words_of_one_split(dictionary):
+    words = tasks.GraphemeToPhoneme(path=dictionary, words=60, held_out_words=20)
+    task = tasks.Phrases(path=dictionary, words=60, held_out_words=20, shortest=12, longest=18)
+    split = {"".join(e.source): name for name, es in words.load().splits.items() for e in es}
+    spoken = {"".join(e.source): [] for es in words.load().splits.values() for e in es}
+    for es in words.load().splits.values():
+        for e in es:
+            spoken["".join(e.source)].append(e.target)
+    for name, phrases in task.load().splits.items():
+        assert phrases and len(set(phrases)) == len(phrases)
+        for phrase in phrases:
+            parts = "".join(phrase.source).split("_")
+            assert len(parts) in (3, 4) and {split[part] for part in parts} == {name}
+            assert 12 <= len(phrase.target) <= 18
+            assert phrase.target == tuple(p for part in parts for p in spoken[part][0])
+    once = tasks.Phrases(
+        path=dictionary, words=60, held_out_words=20, shortest=12, longest=18, rounds=1
+    ).load()
+    assert once.split("train") == task.load().split("train")[: len(once.split("train"))]
+    assert len(once.split("train")) < len(task.load().split("train"))
+    assert task.tokens("Two Words") == tuple("two_words")
+    with pytest.raises(UserError, match="shortest 9"):
+        tasks.Phrases(path=dictionary, shortest=9, longest=8)
+
+
 def test_words_are_never_in_two_splits_and_growth_keeps_them(dictionary):
     def words(n: int) -> dict[str, set]:
         corpus = tasks.GraphemeToPhoneme(path=dictionary, words=n, held_out_words=5).load()

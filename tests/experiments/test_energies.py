@@ -13,6 +13,7 @@ from softbeam.data.synthetic import Palindromes, low_entropy_hmm
 from softbeam.errors import UserError
 from softbeam.experiments.energies import claims
 from softbeam.experiments.energies.cells import (
+    TEACHERS,
     Fit,
     Sequences,
     against_truth,
@@ -103,9 +104,13 @@ def test_all_means_nine_tenths_of_the_phonemes(dictionary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["LL", "PLL", "MLM", "NCE", "PCD"])
+@pytest.mark.parametrize("objective", ["LL", "PLL", "MLM", "NCE", "PCD", "NCE-MLM", "residual"])
 def test_every_objective_gives_figures_that_enumeration_confirms(tmp_path, objective):
-    cell = replace(TINY, objective=objective, data="palindromes")
+    teacher = None
+    if objective in TEACHERS:
+        teacher = replace(TINY, objective=TEACHERS[objective], data="palindromes")
+        run(teacher, tmp_path)
+    cell = replace(TINY, objective=objective, data="palindromes", teacher=teacher)
     found = run(cell, tmp_path)
     model = trained(cell, tmp_path)
     test = rows(load(cell).test)
@@ -231,7 +236,7 @@ def test_likelihood_is_below_pseudolikelihood_is_below_mlm(tmp_path):
 
 
 def test_cells_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="KL needs a teacher"):
+    with pytest.raises(ValueError, match="need a teacher"):
         replace(TINY, objective="KL")
     with pytest.raises(ValueError, match="the others have none"):
         replace(TINY, teacher=TINY)
@@ -256,3 +261,23 @@ def test_growth_that_the_printed_table_contradicts_is_not_claimed(monkeypatch):
     assert "h-10k: NLL(MLM) is nearer to NLL(PLL)" not in names
     assert "p-10k: NLL(MLM) is nearer to NLL(PLL)" in names and len(names) == 4
     assert all(claim["published"] > 0 for claim in judged)
+
+
+def test_orders_within_the_margin_are_equal_and_caps_are_named():
+    def claim(text: str, verdict: str, interval: list[float]) -> dict:
+        return {"claim": text, "verdict": verdict, "interval": interval}
+
+    judged = [
+        claim("a: NLL(LL) < NLL(PLL)", "undecided", [-0.01, 0.04]),
+        claim("b: NLL(LL) < NLL(PLL)", "undecided", [-0.01, 0.06]),
+        claim("c: NLL(LL) < NLL(PLL)", "reproduced", [0.01, 0.04]),
+    ]
+    checks = claims.equalities(judged)
+    assert [(c["claim"], c["holds"]) for c in checks] == [
+        ("a: NLL(LL) = NLL(PLL) within 0.05", True),
+        ("b: NLL(LL) = NLL(PLL) within 0.05", False),
+    ]
+    at_cap, before = {"updates": TINY.updates}, {"updates": TINY.updates - 1}
+    found = claims.caps([(TINY, at_cap), (replace(TINY, seed=2), before)])
+    assert not found["holds"] and found["text"] == "1 of 2: LL on 60 hmm-low, seed 1"
+    assert claims.caps([(TINY, before)])["holds"]

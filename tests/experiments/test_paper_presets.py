@@ -12,7 +12,7 @@ from softbeam.experiments.energies import tables as energies
 from softbeam.experiments.order import Order
 from softbeam.experiments.samplers import (
     cells as sampling_cells,
-    claims as sampling_claims,
+    finished,
     tables as samplers,
 )
 from softbeam.experiments.samplers.models import masked, models
@@ -56,7 +56,7 @@ def folder(short_corpora, tmp_path_factory):
             ),
         )
         patch.setattr(sampling_cells, "likeliest_lengths", three_tokens)
-        patch.setattr(sampling_claims, "DRAWS", 20)
+        patch.setattr(finished, "DRAWS", 20)
         two = {"transcription": 2}
         patch.setitem(
             samplers.PRESETS,
@@ -128,7 +128,7 @@ def test_the_preset_paper_keeps_its_restarts():
 @pytest.mark.parametrize("what", [what for what in reproduce.TARGETS if what.startswith("table")])
 def test_the_preset_paper_computes_every_table(folder, what, capsys):
     words = ["reproduce", what, "--preset", "paper", "--seeds", "1", "--jobs", "1", "--quiet"]
-    run = ["--run", str(masked("tiny", 1).folder(folder))] if what in reproduce.SAMPLED else []
+    run = ["--models", str(masked("tiny", 1).folder(folder))] if what in reproduce.SAMPLED else []
     assert main([*words, *run, "--out", str(folder / "out")]) == 0, capsys.readouterr().err
     record = json.loads((folder / "out" / f"{what}.json").read_text())
     assert record["preset"] == "paper"

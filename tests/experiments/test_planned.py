@@ -124,7 +124,7 @@ def test_every_second_stage_has_the_rate_of_one_family():
     ("words", "sentence"),
     [
         (["tuning"], "--preset cpu: has no tuning; give --preset full"),
-        (["table-6.1", "--preset", "full"], "--preset full: has no table-6.1; give --preset cpu"),
+        (["figure-3.1", "--preset", "full"], "--preset full: has no figure-3.1; give --preset cpu"),
         (["table-6.1", "--list"], "--list table-6.1: is for tables of trained runs"),
     ],
 )

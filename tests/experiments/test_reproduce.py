@@ -17,7 +17,7 @@ from softbeam.experiments.energies.results import row_name
 from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
 from softbeam.experiments.samplers import (
     cells as sampling_cells,
-    claims as sampling_claims,
+    finished as sampling_figures,
     results as sampling_results,
     tables as sampling_tables,
 )
@@ -169,7 +169,7 @@ def test_all_targets_from_one_command(
     monkeypatch.setenv("SOFTBEAM_DATA", str(short_corpora))
     few = ("table-3.2", "figure-3.1", "table-6.1", "table-6.6")  # one of each kind, for time
     monkeypatch.setattr(reproduce, "TRAINING", {few[0]: ""})
-    monkeypatch.setattr(sampling_claims, "DRAWS", 50)  # samples of bootstraps
+    monkeypatch.setattr(sampling_figures, "DRAWS", 50)  # samples of bootstraps
     monkeypatch.setattr(sampling_cells, "likeliest_lengths", three_tokens)
     monkeypatch.setattr(reproduce, "TARGETS", {what: reproduce.TARGETS[what] for what in few})
     words = ["reproduce", "all", "--preset", "tiny", "--seeds", "2", "--jobs", "1", "--quiet"]

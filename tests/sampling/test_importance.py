@@ -213,3 +213,52 @@ def test_errors_name_the_limits():
         start.fitted(torch.zeros(1, 2, dtype=torch.long), share=0.0)
     with pytest.raises(ValueError, match="no sequence is left"):
         everything(2, 1, forbidden=(0, 1))
+
+
+# From above
+
+
+def exact_samples(score, vocab: int, time: int, n: int, seed: int) -> torch.Tensor:
+    tokens, log_p = zip(*exact.distribution(score, Space(vocab=vocab, time=time)), strict=True)
+    chosen = torch.multinomial(torch.cat(log_p).exp(), n, True, generator=generator(seed))
+    return torch.cat(tokens)[chosen]
+
+
+def test_both_directions_bracket_log_z_and_meet_with_more_bridges():
+    score, start = pair_score(5, 4, scale=2.0), everything(5, 4)
+    truth = exact.log_partition(score, Space(vocab=5, time=4)).item()
+    widths = []
+    for steps in (3, 100):
+        found = [
+            importance.bracket(
+                score, start, exact_samples(score, 5, 4, 40, seed), steps=steps, rng=generator(seed)
+            )
+            for seed in range(10)
+        ]
+        low, high = (torch.tensor([b[side].log_z for b in found]) for side in (0, 1))
+        assert low.mean() < truth + 0.01 < high.mean() + 0.02
+        widths.append((high.mean() - low.mean()).item())
+        assert all(b.holds(truth) for b in found) or steps == 3
+    assert widths[1] < widths[0] / 3 and widths[0] > 0.3
+
+
+@pytest.mark.slow
+def test_the_mean_inverse_weight_is_unbiased():
+    """1 / Z itself: 600 runs of two exact samples and three bridges; other samples fail."""
+    score, start, rng = table_score(3, 2, scale=1.0), everything(3, 2), generator(0)
+    truth = exact.log_partition(score, Space(vocab=3, time=2)).neg().exp()
+    samples = exact_samples(score, 3, 2, 1200, 1)
+    inverse = torch.tensor(
+        [
+            math.exp(
+                -importance.log_partition_from_above(
+                    score, start, samples[2 * i : 2 * i + 2], steps=3, rng=rng
+                ).log_z
+            )
+            for i in range(600)
+        ]
+    )
+    assert (inverse.mean() - truth).abs() < 4 * inverse.std() / 600**0.5
+    wrong = everything(3, 2).sample(1200, generator(2))  # not of the target
+    log_w, _ = importance.carry(score, start, wrong, range(2, 0, -1), steps=3, rng=rng)
+    assert (log_w.neg().exp().mean() - truth).abs() > 6 * log_w.neg().exp().std() / 1200**0.5

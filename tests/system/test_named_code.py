@@ -95,7 +95,7 @@ FOLDER = {
     "evaluate": "evaluate run",
     "analyze": "analyze run --out o",
     "report": "report run --out o.html",
-    "reproduce": "reproduce table-6.2 --run run --preset tiny --out o",
+    "reproduce": "reproduce table-6.2 --models run --preset tiny --out o",
 }
 
 

@@ -120,6 +120,7 @@ def reproduce(words: list[str]) -> int:
     """Run `softbeam reproduce`."""
     from softbeam.experiments.reproduce import (
         ALL,
+        ARMS,
         PRESETS,
         TARGETS,
         listed,
@@ -142,18 +143,29 @@ def reproduce(words: list[str]) -> int:
         help="run nothing: print the cells of tables 3.1 to 5.6, which are done, and how long the "
         "others may take",
     )
-    seeds = "number of seeds; if not given, 3, or 5 for table-6.1, figure-6.1 and the preset full"
+    seeds = "number of seeds; if not given, 3, 5 for table-6.1 and figure-6.1, the plan's for full"
     command.add_argument("--seeds", type=int | None, default=None, help=seeds)
     worker_arguments(command, jobs=None)
     accept_argument(command)
     command.add_argument("--distinct", action="store_true", help="use each phoneme sequence once")
     command.add_argument(
-        "--run",
+        "--models",
+        type=str,
+        nargs="+",
+        default=[],
+        help="for tables 6.2 to 6.6, figures 6.2 to 6.4, sampling-order and low-energy-texts: runs "
+        "of masked-translation or masked-g2p to sample from; of a single one, --seeds chains are "
+        "sampled; if none is given, --seeds runs are trained",
+    )
+    arms = "; ".join(f"{k}: {v}" for k, v in ARMS.items())
+    command.add_argument(
+        "--arm", type=str | None, default=None, help=f"which models are trained for these; {arms}"
+    )
+    command.add_argument(
+        "--judge",
         type=str | None,
         default=None,
-        help="for tables 6.2 to 6.6 and figures 6.2 to 6.4: a run of masked-translation or "
-        "masked-g2p, from which --seeds chains are sampled; if not given, --seeds runs of "
-        "masked-g2p are trained",
+        help="for low-energy-texts: a left-to-right run that scores texts; needed with --models",
     )
     command.add_argument(
         "--start",
@@ -168,7 +180,11 @@ def reproduce(words: list[str]) -> int:
         out = Path(parsed.out)
         print(listed(parsed.what, preset=parsed.preset, out=out, seeds=parsed.seeds))
         return 0
-    folder = Path(parsed.run) if parsed.run else None
+    knobs_of_models = {
+        "models": [Path(model) for model in parsed.models],
+        "arm": parsed.arm,
+        "judge": Path(parsed.judge) if parsed.judge else None,
+    }
     names = ("preset", "seeds", "distinct", "start", "quiet", "accept_changed_inputs")
     knobs = {name: parsed[name] for name in names}
     if parsed.jobs is None:
@@ -177,9 +193,9 @@ def reproduce(words: list[str]) -> int:
     out, started, records = Path(parsed.out), time.monotonic(), []
     if parsed.what == ALL:
         shared = ("preset", "seeds", "workers", "quiet", "accept_changed_inputs")
-        prepare(out=out, run=folder, **{name: knobs[name] for name in shared})
+        prepare(out=out, **knobs_of_models, **{name: knobs[name] for name in shared})
     for what in targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]:
-        records.append(run(what, out=out, run=folder, **knobs))
+        records.append(run(what, out=out, **knobs_of_models, **knobs))
         print(records[-1]["text"], flush=True)
         if parsed.json:
             say_json(records[-1])

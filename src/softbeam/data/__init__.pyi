@@ -16,6 +16,7 @@ from .tasks import (
     GraphemeToPhoneme as GraphemeToPhoneme,
     LetterSounds as LetterSounds,
     NamedEntities as NamedEntities,
+    Phrases as Phrases,
     Stress as Stress,
     Supertags as Supertags,
     Tagging as Tagging,

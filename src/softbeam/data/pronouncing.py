@@ -1,7 +1,7 @@
 """Tasks over the CMU Pronouncing Dictionary."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -85,6 +85,53 @@ class GraphemeToPhoneme(Pronouncing):
 
     def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
         return distinct(splits, lambda e: Example(tuple(e.word), without_stress(e.phones)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phrases(GraphemeToPhoneme):
+    """Letters to phonemes of phrases of three or four words; a low line stands between words.
+
+    The words of a split are arranged by a hash, so that no word is in two splits; of a word's
+    pronunciations the first counts.
+
+    Args:
+        shortest: least number of phonemes.
+        longest: largest number of phonemes.
+        rounds: how often the training words are arranged anew.
+    """
+
+    shortest: int = 20
+    longest: int = 25
+    rounds: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("shortest", self.shortest, least=1, most=self.longest)
+        check_range("rounds", self.rounds, least=1)
+
+    def tokens(self, line: str) -> tuple[str, ...]:
+        return tuple("_".join(line.lower().split()))
+
+    def examples(self, splits: dict[str, list[Pronunciation]]) -> dict[str, list[Example]]:
+        rounds = {name: self.rounds if name == "train" else 1 for name in splits}
+        phrases = {
+            name: [p for turn in range(rounds[name]) for p in self.arranged(split, turn)]
+            for name, split in splits.items()
+        }
+        return {name: list(dict.fromkeys(examples)) for name, examples in phrases.items()}
+
+    def arranged(self, entries: Iterable[Pronunciation], turn: int) -> Iterator[Example]:
+        """Yield phrases of words in the order of a hash; words that fit into none are left out."""
+        words = first_pronunciations(entries)
+        waiting: list[str] = []
+        for word in sorted(words, key=lambda word: fraction(f"{turn} {word}")):
+            waiting.append(word)
+            while len(waiting) > 4 or sum(len(words[w]) for w in waiting) > self.longest:
+                del waiting[0]
+            phonemes = tuple(phoneme for w in waiting for phoneme in words[w])
+            if len(waiting) >= 3 and len(phonemes) >= self.shortest:
+                yield Example(tuple("_".join(waiting)), phonemes)
+                waiting = []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from softbeam.data import catalogue, readers
 from softbeam.data.parallel import Translation
-from softbeam.data.pronouncing import GraphemeToPhoneme, LetterSounds, Stress
+from softbeam.data.pronouncing import GraphemeToPhoneme, LetterSounds, Phrases, Stress
 from softbeam.data.readers import BadLines, Example
 from softbeam.data.task import (
     Corpus,
@@ -216,6 +216,7 @@ TASKS: tuple[type[Task], ...] = (
     InMemory,
     Translation,
     GraphemeToPhoneme,
+    Phrases,
     Stress,
     LetterSounds,
 )

@@ -28,8 +28,11 @@ class Order:
         workers: the processes that compute cells.
         quiet: whether no progress is printed.
         distinct: whether each phoneme sequence is used once (Table 6.1, Figure 6.1).
-        run: the run to sample from (Tables 6.2 to 6.6 and their figures); None trains a model for
-            each seed.
+        models: runs to sample from (Tables 6.2 to 6.6 and their figures); if there are none, a
+            model of the arm is trained for each seed.
+        arm: the models that are trained for these tables; a name of `samplers.arms.ARMS`.
+        judge: a left-to-right run that scores texts (low-energy-texts); None trains one.
+        part: the folder of records below the folder of results; None for that folder itself.
         start: the first texts of chains: all positions predicted at once, or random tokens.
         accept_changed_inputs: go on also if data or weights have changed since results were made.
     """
@@ -40,9 +43,17 @@ class Order:
     workers: Workers = ALONE
     quiet: bool = False
     distinct: bool = False
-    run: Path | None = None
+    models: Sequence[Path] = ()
+    arm: str = "words-smoothed"
+    judge: Path | None = None
+    part: str | None = None
     start: Literal["greedy", "random"] = "greedy"
     accept_changed_inputs: bool = False
+
+    @property
+    def shown(self) -> Path:
+        """Where tables and figures are written."""
+        return self.folder if self.part is None else self.folder / self.part
 
     def results(self, cells: Sequence[C], work: Work[C], title: str) -> list[Result]:
         """The results of cells, in their order; cells without a result in the folder are run."""

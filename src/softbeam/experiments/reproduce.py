@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
     from softbeam.experiments import figure_3_1
     from softbeam.experiments.energies import results as energies
-    from softbeam.experiments.samplers import results as samplers
+    from softbeam.experiments.samplers import comparisons, results as samplers
     from softbeam.experiments.search_aware import estimates, results as search_aware
 else:
     torch = lazy("torch")
     figure_3_1 = lazy("softbeam.experiments.figure_3_1")
     energies = lazy("softbeam.experiments.energies.results")
     samplers = lazy("softbeam.experiments.samplers.results")
+    comparisons = lazy("softbeam.experiments.samplers.comparisons")
     search_aware = lazy("softbeam.experiments.search_aware.results")
     estimates = lazy("softbeam.experiments.search_aware.estimates")
 
@@ -64,6 +65,20 @@ SAMPLED = {
     "figure-6.3": "acceptance of shrinking blocks by the sweep",
     "figure-6.4": "annealing by the sweep",
 }
+ORDERS = {"sampling-order": "orders of positions, longer chains, and both energies together"}
+TEXTS = {"low-energy-texts": "what texts of low energy are, beside those of mask-predict"}
+COMPARED = {
+    "smoothing": "samplers of models trained with and without label smoothing",
+    "distillation": "samplers of translation models trained on raw and on distilled targets",
+}
+ARMS = {  # models that these targets train; docs/experiments_plan_chapter_6.md
+    "words": "letters to phonemes without label smoothing (the preset full)",
+    "words-smoothed": "with label smoothing 0.1 (other presets)",
+    "phrases": "phrases of three or four words",
+    "translation": "Multi30k without label smoothing",
+    "distilled": "the same on targets that a Transformer wrote",
+    "distilled-smoothed": "these with label smoothing 0.1",
+}
 
 
 class Family(NamedTuple):
@@ -85,15 +100,19 @@ FAMILIES = (
     Family(PLANNED, lambda what, order: search_aware.make(what, order)),
     Family(DRAWN, lambda what, order: figure_3_1.make(what, order)),
     Family(ENERGY_BASED, lambda what, order: energies.make(what, order), seeds=5),
-    Family(SAMPLED, lambda what, order: samplers.make(what, order)),
+    Family(SAMPLED | ORDERS, lambda what, order: samplers.make(what, order)),
+    Family(COMPARED, lambda what, order: comparisons.make_comparison(what, order)),
+    Family(TEXTS, lambda what, order: comparisons.make_texts(what, order)),
 )
 TARGETS = {name: about for family in FAMILIES for name, about in family.targets.items()}
 ALL, FULL = "all", "full"
 TRAINED = TRAINING | PLANNED
+OF_MODELS = SAMPLED | ORDERS | TEXTS  # take --models, --arm
+CHAINS = OF_MODELS | COMPARED  # sample from masked models
 PRESETS = {
     "cpu": "public data, under four hours for all on two cores",
     "paper": "the published sizes of data, larger models",
-    "full": "public data, the planned arms of tables 3.1 to 5.6 (docs/experiments_plan.md), days",
+    "full": "public data, the arms of docs/experiments_plan.md and its page of chapter 6, days",
     "tiny": "seconds: whether everything works, not what comes out",
 }
 
@@ -104,7 +123,9 @@ def prepare(
     out: Path,
     seeds: int | None,
     workers: Workers,
-    run: Path | None,
+    models: Sequence[Path] = (),
+    arm: str | None = None,
+    judge: Path | None = None,
     quiet: bool,
     accept_changed_inputs: bool = False,
 ) -> None:
@@ -113,7 +134,7 @@ def prepare(
     Table by table, a run that others start from would leave the other processes idle.
     """
     for what in targets_of(preset):
-        check(what, preset, seeds, out, run)
+        check(what, preset, seeds, out, models, arm, judge)
     torch.set_num_threads(1)
     tables = [what for what in targets_of(preset) if what in TRAINING]
     numbers = first_seeds(repetitions(tables[0], seeds, preset))
@@ -129,40 +150,70 @@ def prepare(
         search_aware.finish(tables, order)
 
 
-def check(what: str, preset: str, seeds: int | None, out: Path, run: Path | None) -> None:
+def check(
+    what: str,
+    preset: str,
+    seeds: int | None,
+    out: Path,
+    models: Sequence[Path] = (),
+    arm: str | None = None,
+    judge: Path | None = None,
+) -> None:
     """Raises UserError if the target cannot be computed with these settings."""
     if what not in TARGETS:
         raise UserError(f"no table or figure {what!r}; there are {ALL}, {', '.join(TARGETS)}")
     if preset not in PRESETS:
         raise UserError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    if (what in PLANNED and preset != FULL) or (preset == FULL and what not in TRAINED):
+    if (what in PLANNED and preset != FULL) or (preset == FULL and what in DRAWN):
         fitting = f"--preset {FULL}" if what in PLANNED else "--preset cpu"
         raise UserError(f"--preset {preset}: has no {what}; give {fitting}")
-    check_range("--seeds", repetitions(what, seeds, preset), least=1)
-    if what in SAMPLED and preset == "paper" and run is None:
-        raise UserError(
-            f"with --preset paper, {what} samples from a published model: "
-            "convert it to a run with softbeam models convert, and name that run with --run"
-        )
-    if what in SAMPLED and run is not None:
-        samplers.kind_of(run)
+    if arm is not None and arm not in ARMS:
+        raise UserError(f"--arm {arm}: there are {', '.join(ARMS)}")
+    check_range("--seeds", repetitions(what, seeds, preset, arm), least=1)
+    if what in CHAINS:
+        check_models(what, preset, seeds, models, arm)
+    if what in TEXTS:
+        comparisons.check_judge(judge, models)
     if what.startswith("figure"):
         need("matplotlib", "report")
     require_writable(out)
 
 
-def repetitions(what: str, seeds: int | None, preset: str) -> int:
+def check_models(
+    what: str, preset: str, seeds: int | None, models: Sequence[Path], arm: str | None
+) -> None:
+    """Raises UserError if the target cannot be sampled from these models."""
+    if what in COMPARED and (models or arm):
+        raise UserError(f"{what}: trains its own arms; leave out --models and --arm")
+    if preset == "paper" and what in SAMPLED and not models:
+        raise UserError(
+            f"with --preset paper, {what} samples from a published model: "
+            "convert it to a run with softbeam models convert, and name that run with --models"
+        )
+    if len(models) > 1 and seeds is not None:
+        raise UserError("--seeds: has no use with several --models, which are the repetitions")
+    if models and arm:
+        raise UserError("--arm: has no use with --models, which are sampled as they are")
+    if len({samplers.kind_of(model) for model in models}) > 1:
+        raise UserError("--models: are of different kinds of task; give those of one kind")
+
+
+def repetitions(what: str, seeds: int | None, preset: str, arm: str | None = None) -> int:
     """How often a target is computed: `seeds` times, or as often as its family usually is."""
     if seeds is None and preset == FULL:
-        return 1 if what in BEFORE else 5
+        few = arm is not None and arm.startswith(("translation", "distilled"))
+        usual = dict.fromkeys(BEFORE, 1) | {"distillation": 3}
+        usual |= dict.fromkeys(OF_MODELS, 3 if few else 8)
+        return usual.get(what, 5)
     return family_of(what).seeds if seeds is None else seeds
 
 
 def targets_of(preset: str) -> list[str]:
     """The targets that `all` computes with a preset."""
     if preset == FULL:
-        return [what for what in TRAINED if what not in BEFORE]
-    return [what for what in TARGETS if what not in PLANNED]
+        return [what for what in TARGETS if what not in BEFORE and what not in DRAWN]
+    extra = PLANNED | ORDERS | TEXTS | COMPARED
+    return [what for what in TARGETS if what not in extra]
 
 
 def listed(what: str, *, preset: str, out: Path, seeds: int | None) -> str:
@@ -172,7 +223,7 @@ def listed(what: str, *, preset: str, out: Path, seeds: int | None) -> str:
     """
     tables = [w for w in targets_of(preset) if w in TRAINED] if what == ALL else [what]
     for name in tables:
-        check(name, preset, seeds, out, None)
+        check(name, preset, seeds, out)
         if name not in TRAINED:
             raise UserError(f"--list {name}: is for tables of trained runs, {', '.join(TRAINED)}")
     numbers = first_seeds(repetitions(tables[0], seeds, preset))
@@ -191,12 +242,16 @@ def reproduce(
     seeds: int | None = None,
     workers: Workers = ALONE,
     distinct: bool = False,
-    run: Path | None = None,
+    models: Sequence[Path] = (),
+    arm: str | None = None,
+    judge: Path | None = None,
     start: Literal["greedy", "random"] = "greedy",
     quiet: bool = False,
     accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Compute a table or figure, and write `WHAT.json` and `WHAT.txt`; returns the record.
+
+    Records of an arm that is asked for are in a folder of its name below `out`.
 
     Cells whose results are in the folder, also those of another target, are not computed again.
     Raises UserError if another process writes to the folder, or if data or weights differ from
@@ -204,19 +259,23 @@ def reproduce(
 
     Args:
         what: the target, as "table-6.1".
-        preset: the sizes of data and models: cpu, paper or tiny.
+        preset: the sizes of data and models: cpu, paper, full or tiny.
         out: the folder of results, which targets may share.
         seeds: how many repetitions; None for the target's usual number.
         workers: the processes that compute cells.
         distinct: use each phoneme sequence once (Table 6.1, Figure 6.1).
-        run: a run to sample from (Tables 6.2 to 6.6 and their figures).
+        models: runs to sample from (Tables 6.2 to 6.6 and their figures): chains of a single one
+            are the repetitions, or else the models.
+        arm: the models that are trained if none are given; a name of `ARMS`.
+        judge: a left-to-right run that scores texts (low-energy-texts).
         start: the first texts of chains.
         quiet: print no progress.
         accept_changed_inputs: go on also if data or weights have changed.
     """
-    check(what, preset, seeds, out, run)
+    check(what, preset, seeds, out, models, arm, judge)
     torch.set_num_threads(1)
-    began, numbers = environment(), first_seeds(repetitions(what, seeds, preset))
+    count = len(models) if len(models) > 1 else repetitions(what, seeds, preset, arm)
+    began, numbers = environment(), first_seeds(count)
     order = Order(
         folder=out,
         seeds=numbers,
@@ -224,16 +283,20 @@ def reproduce(
         workers=workers,
         quiet=quiet,
         distinct=distinct,
-        run=run,
+        models=models,
+        arm=arm or ("words" if preset == FULL else "words-smoothed"),
+        part=arm,
+        judge=judge,
         start=start,
         accept_changed_inputs=accept_changed_inputs,
     )
-    with grid_folder(out, [run] if run else []):
+    shown = order.shown
+    with grid_folder(out, [*models, *([judge] if judge else [])]):
         results = family_of(what).make(what, order)
         head = {"target": what, "about": TARGETS[what], "preset": preset, "seeds": numbers}
         record: dict[str, Any] = rounded(head | results | {"environment": began})
-        write_text(out / f"{what}.txt", results["text"] + "\n")
-        write_record(out / f"{what}.json", record)
+        write_text(shown / f"{what}.txt", results["text"] + "\n")
+        write_record(shown / f"{what}.json", record)
     return record
 
 

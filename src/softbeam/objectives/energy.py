@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from softbeam._lazy import lazy
 from softbeam.errors import check_range
@@ -38,16 +38,19 @@ CHUNK = 2**14
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyObjective(Objective):
-    """An objective of an energy-based model."""
+    """An objective of an energy-based model: a `Field`, or an `EnergyModel` if that will do."""
+
+    potentials: ClassVar[bool] = False  # whether it needs those of a `Field`
 
     def compute(
         self, model: "nn.Module", batch: "Batch", *, now: Moment, rng: "Generator"
     ) -> "Loss":
         if not isinstance(model, losses.Field):
-            raise ValueError(
-                f"{type(self).__name__} needs a model with potentials, such as BiLstmMrf; "
-                f"{type(model).__name__} has none"
-            )
+            if self.potentials or not isinstance(model, losses.EnergyModel):
+                raise ValueError(
+                    f"{type(self).__name__} needs a model with potentials, such as BiLstmMrf; "
+                    f"{type(model).__name__} has none"
+                )
         rows, log = self.rows(model, batch, rng)
         return types.Loss(rows.sum(), size(batch), log)
 
@@ -107,6 +110,7 @@ class MaskedLikelihood(EnergyObjective):
             symbol. 0 is the thesis's; more trains what block proposals read.
     """
 
+    potentials: ClassVar[bool] = True
     hide: float = 0.0
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ over repetitions, and over sentences as well where outputs can be compared sente
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import stdev
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 from softbeam.training.significance import Gaps, crossed_test, holm
 
@@ -39,6 +39,7 @@ class Judged(TypedDict):
     p: float | None  # two-sided, of no difference
     p_holm: float | None  # the same, corrected for the other claims of the table
     over: Over | None  # what interval and p are about
+    rhat: NotRequired[float]  # of chains that have not mixed: then the claim is not judged
 
 
 def judged(
@@ -136,6 +137,14 @@ def claim_text(judgement: Mapping[str, Any]) -> str:
         parts.append(f"95 % {low:.3f} to {high:.3f} {tested}")
     parts.append(f"right in {judgement['right']} of {judgement['repetitions']}")
     return f"{judgement['verdict'].upper():{WIDTH}}  {judgement['claim']}: {', '.join(parts)}"
+
+
+def not_judged_text(claim: Mapping[str, Any]) -> str:
+    """A line about a claim whose chains have not mixed: they show where they started."""
+    return (
+        f"{'NOT JUDGED':{WIDTH}}  {claim['claim']}: R-hat {claim['rhat']:.2f}, the chains have not "
+        f"mixed (start bias, {claim['effect']:.3f})"
+    )
 
 
 WIDTH = max(map(len, get_args(Verdict)))

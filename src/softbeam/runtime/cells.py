@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -22,11 +22,25 @@ from softbeam.runtime.files import write_text
 C = TypeVar("C")  # a frozen dataclass
 Result = dict[str, Any]
 Work = Callable[[C, Path], Result]  # takes a cell and the grid's folder
+LATER = {"later": True}  # metadata of a field that earlier versions of a cell did not have
 
 
 def settings(cell: Any) -> dict[str, Any]:
-    """Return the name of the cell's class and its fields, which JSON can hold."""
-    return {"cell": type(cell).__name__} | asdict(cell)
+    """Return the name of the cell's class and its fields, which JSON can hold.
+
+    A field with the metadata `LATER` is left out at its default, so that cells keep their keys when
+    fields are added.
+    """
+    return {"cell": type(cell).__name__} | _fields(cell)
+
+
+def _fields(cell: Any) -> dict[str, Any]:
+    values = ((field, getattr(cell, field.name)) for field in fields(cell))
+    return {
+        field.name: _fields(value) if is_dataclass(value) else value
+        for field, value in values
+        if not (field.metadata.get("later") and value == field.default)
+    }
 
 
 def key(cell: Any) -> str:
@@ -141,7 +155,8 @@ def cell_of(run: Work[C], given: Mapping[str, Any]) -> C:
 def _build(kind: Any, given: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind)
     try:
-        return kind(**{f.name: _value(hints[f.name], given[f.name]) for f in fields(kind)})
+        stated = [f.name for f in fields(kind) if f.name in given or not f.metadata.get("later")]
+        return kind(**{name: _value(hints[name], given[name]) for name in stated})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{kind.__name__} cannot be made from {dict(given)}: {error!r}") from None
 

@@ -28,7 +28,7 @@ from .energies import (
     WeightedSum as WeightedSum,
 )
 from .fast import fast_metropolis_hastings as fast_metropolis_hastings
-from .importance import log_partition as log_partition
+from .importance import bracket as bracket, log_partition as log_partition
 from .informed import informed_metropolis_hastings as informed_metropolis_hastings
 from .kernels import (
     degenerate_gibbs as degenerate_gibbs,
@@ -49,3 +49,4 @@ from .terms import (
 from .texts.api import Samples as Samples, infill as infill, sample as sample, score as score
 from .texts.settings import SamplingConfig as SamplingConfig
 from .tiny import TinyMLM as TinyMLM, every_text as every_text
+from .unsmoothing import Unsmoothed as Unsmoothed

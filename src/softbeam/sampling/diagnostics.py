@@ -164,3 +164,18 @@ def unique_ratio(texts: Sequence[Hashable]) -> float:
     if not texts:
         raise ValueError("texts: must have at least 1")
     return len(set(texts)) / len(texts)
+
+
+def pooled_rhat(values: Float[Tensor, "sweep chain group"]) -> float:
+    """Compute split R-hat over many targets, each with its own chains and its own mean.
+
+    Variances within and between half chains are averaged over the groups first, so that the chains
+    of a group may be few. It is infinite if no chain moves and chains of a group differ.
+    """
+    n = len(values) // 2
+    halves = torch.cat([values[:n], values[-n:]], 1).double()
+    within = halves.var(0).mean().item()
+    between = halves.mean(0).var(0).mean().item()
+    if within == 0:
+        return 1.0 if between == 0 else math.inf
+    return math.sqrt((n - 1) / n + between / within)

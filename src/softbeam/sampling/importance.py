@@ -8,9 +8,12 @@ the bridges q^(1-beta) exp(s)^beta. With w(y) = s(y) - log q(y), a bridge is q e
 drawn from q given the other tokens is accepted with probability min(1, exp(beta (w' - w))), and the
 log-weight of a particle is the sum of w times the steps of beta. The cost is one score for each
 particle and bridge; an exact Gibbs step would need a score for each symbol.
+
+Backwards from exact samples of the target, the same bridges give an estimate that is too high on
+average (`log_partition_from_above`): both together bracket log Z.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -130,21 +133,92 @@ def log_partition(
         steps: the number of bridges; each proposes one token, position after position.
         rng: the source of all random numbers.
     """
+    check_sizes(particles, steps)
+    tokens = start.sample(particles, rng)
+    return summary(*carry(score, start, tokens, range(1, steps), steps=steps, rng=rng))
+
+
+@torch.no_grad()
+def log_partition_from_above(
+    score: Score,
+    start: MarkovChain,
+    samples: Int[Tensor, "particles time"],
+    *,
+    steps: int,
+    rng: Generator,
+) -> Estimate:
+    """Estimate log Z from exact samples of exp(s) / Z, by the same bridges in reverse.
+
+    The mean of exp(-log weight) is an unbiased estimate of 1 / Z, so that log Z is too high on
+    average, as `log_partition` is too low: together they bracket it (Grosse et al. 2015). If the
+    samples are those of chains that have not mixed, this is no longer a bound.
+
+    Args:
+        score: the scorer.
+        start: the distribution that the bridges lead to.
+        samples: independent draws from exp(s) / Z, at least 2.
+        steps: the number of bridges.
+        rng: the source of all random numbers.
+    """
+    check_sizes(len(samples), steps)
+    down = range(steps - 1, 0, -1)
+    log_weight, accepted = carry(score, start, samples, down, steps=steps, rng=rng)
+    estimate = summary(-log_weight, accepted)
+    return estimate._replace(log_z=-estimate.log_z)
+
+
+class Bracket(NamedTuple):
+    """Estimates of log Z that are too low and too high on average."""
+
+    low: Estimate
+    high: Estimate
+
+    def holds(self, log_z: float, *, errors: float = 3.0) -> bool:
+        """Say whether a value is between both, or within so many standard errors of them."""
+        below = self.low.log_z - errors * self.low.error
+        return below <= log_z <= self.high.log_z + errors * self.high.error
+
+
+def bracket(
+    score: Score,
+    start: MarkovChain,
+    samples: Int[Tensor, "particles time"],
+    *,
+    steps: int,
+    rng: Generator,
+) -> Bracket:
+    """Bracket log Z from below, with as many particles as samples, and from above."""
+    low = log_partition(score, start, particles=len(samples), steps=steps, rng=rng)
+    return Bracket(low, log_partition_from_above(score, start, samples, steps=steps, rng=rng))
+
+
+def check_sizes(particles: int, steps: int) -> None:
     if particles < 2 or steps < 1:
         raise ValueError(f"particles={particles} must be at least 2, steps={steps} at least 1")
-    tokens = start.sample(particles, rng)
+
+
+def carry(
+    score: Score,
+    start: MarkovChain,
+    tokens: Int[Tensor, "particles time"],
+    bridges: Sequence[int],
+    *,
+    steps: int,
+    rng: Generator,
+) -> tuple[Float[Tensor, " particles"], float]:
+    """Carry particles over the bridges in turn; returns log-weights and the share accepted."""
     w = score(tokens).to(tokens.device).double() - start.log_prob(tokens)
     log_weight, accepted = w / steps, 0.0
-    for step in range(1, steps):
+    for step in bridges:
         new = start.redrawn(tokens, step % start.time, rng)
         new_w = score(new).to(new.device).double() - start.log_prob(new)
-        chance = uniform((particles,), rng, w.device)
+        chance = uniform((len(tokens),), rng, w.device)
         accept = chance.log() < step / steps * (new_w - w)
         tokens = torch.where(accept[:, None], new, tokens)
         w = torch.where(accept, new_w, w)
         log_weight = log_weight + w / steps
         accepted += accept.double().mean().item() / (steps - 1)
-    return summary(log_weight, accepted)
+    return log_weight, accepted
 
 
 def summary(log_weight: Float[Tensor, " particles"], accepted: float) -> Estimate:

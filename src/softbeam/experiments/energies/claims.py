@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from softbeam.experiments.energies.cells import Fit
 from softbeam.experiments.energies.tables import PRINTED
 from softbeam.reports.verdicts import Judged, judged
 from softbeam.runtime.cells import Result
 
 By = Mapping[str, Sequence[Result]]  # the results of each objective, dataset by dataset
 SEC_6_2 = "thesis, Sec. 6.2.3"
+EQUAL = 0.05  # nats a sequence; two objectives whose difference is surely smaller are equal
 NEAR = 0.5  # nats a sequence; our reading of "similar values", up to 0.40 apart in the thesis
 
 
@@ -83,6 +85,26 @@ def checks_of(row: str, by: By) -> list[dict[str, Any]]:
         holds = sum(x <= 3 for x in off) >= 0.95 * len(off)
         checks.append({"claim": f"{row}: AIS agrees with exact", "holds": holds, "text": text})
     return checks
+
+
+def equalities(claims: Sequence[Judged]) -> list[dict[str, Any]]:
+    """Say of undecided orders whether their intervals show equality within `EQUAL` nats."""
+    checks = []
+    for claim in claims:
+        if " < " in claim["claim"] and claim["verdict"] == "undecided" and claim["interval"]:
+            low, high = claim["interval"]
+            text = f"{low:.4f} to {high:.4f}"
+            holds = -EQUAL <= low and high <= EQUAL
+            name = f"{claim['claim'].replace(' < ', ' = ')} within {EQUAL:g}"
+            checks.append({"claim": name, "holds": holds, "text": text})
+    return checks
+
+
+def caps(done: Sequence[tuple[Fit, Result]]) -> dict[str, Any]:
+    """Check that every fit stopped by its dev loss, and not at its largest number of updates."""
+    stopped = [str(cell) for cell, result in done if result["updates"] >= cell.updates]
+    text = f"{len(stopped)} of {len(done)}" + (f": {'; '.join(stopped)}" if stopped else "")
+    return {"claim": "no fit stops at its cap", "holds": not stopped, "text": text}
 
 
 def check_text(check: Mapping[str, Any]) -> str:

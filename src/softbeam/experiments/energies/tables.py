@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from softbeam.experiments.energies.cells import ALL, SYNTHETIC, Data, Fit, Method
+from softbeam.experiments.energies.cells import ALL, TEACHERS, Fit, Method
+from softbeam.experiments.energies.sequences import SYNTHETIC, Data
 
 PRINTED: dict[str, Mapping[str, float]] = {  # the thesis's Table 6.1
     "p-1k": {"True": 5.32, "LL": 6.74, "PLL": 7.01, "MLM": 7.71, "-PLL": 5.74, "-MLM": 5.87},
@@ -61,6 +62,15 @@ PRESETS = {
         figure_phonemes=(300, 1000),
         small_phonemes={"updates": 400, "every": 25, "patience": 4},
         teacher_knobs={"batch": 256, "updates": 3000, "every": 250},
+    ),
+    "full": Preset(  # docs/experiments_plan_chapter_6.md: caps that no fit should reach
+        extras=("KL", "KL+PLL", "NCE", "PCD", "MLM-masks", "NCE-MLM", "residual"),
+        synthetic={"batch": 64, "every": 25, "patience": 10, "updates": 6000},
+        projection={"updates": 4000},
+        phonemes={"batch": 64, "updates": 16_000, "every": 500, "lr": 4e-3, "exact_time": 6},
+        figure_phonemes=(300, 1000),
+        small_phonemes={"updates": 4000, "every": 50, "patience": 8},
+        teacher_knobs={"batch": 256, "updates": 12_000, "every": 250},
     ),
     "paper": Preset(  # our choice but for the sizes of training sets
         synthetic={"embedding": 64, "hidden": 128, "lr": 2e-3, "updates": 10_000, "patience": 20},
@@ -121,9 +131,10 @@ def mlm_knobs(preset: Preset) -> dict[str, Any]:
 
 
 def with_teacher(preset: Preset, data: Data, method: Method, size: int, seed: int) -> Fit:
-    """A fit of a method; KL projects the MLM of the same row, the others have no teacher."""
-    mlm = fit(preset, data, "MLM", size, seed)
-    return fit(preset, data, method, size, seed, teacher=mlm if method.startswith("KL") else None)
+    """A fit of a method, with the fit to the same sequences that it learns from, if any."""
+    whose = TEACHERS.get(method)
+    teacher = None if whose is None else fit(preset, data, whose, size, seed)
+    return fit(preset, data, method, size, seed, teacher=teacher)
 
 
 def figure_cells(preset: Preset, seeds: Sequence[int], *, distinct: bool) -> list[Fit]:

@@ -7,9 +7,10 @@ that resample sources.
 """
 
 import hashlib
+import json
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,8 +27,8 @@ from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.task import KindName
 from softbeam.errors import UserError
-from softbeam.runtime.cells import Result, key
-from softbeam.runtime.files import write_atomic
+from softbeam.runtime.cells import LATER, Result, key
+from softbeam.runtime.files import write_atomic, write_text
 from softbeam.sampling.chains import (
     ConstantBlocks,
     LinearBlocks,
@@ -39,8 +40,9 @@ from softbeam.sampling.chains import (
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.fast import SiteCache, fast_metropolis_hastings
 from softbeam.sampling.kernels import degenerate_gibbs
-from softbeam.sampling.masked_search import likeliest_lengths, mask_predict
+from softbeam.sampling.masked_search import likeliest_lengths, mask_predict, mask_predict_decode
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning
+from softbeam.sampling.unsmoothing import Unsmoothed
 from softbeam.schedules import Linear
 from softbeam.tensors import length_mask
 from softbeam.training import metrics
@@ -64,7 +66,7 @@ class Sampling:
     Args:
         folder: folder of the run, a conditional masked language model.
         weights: a hash of its weights; other weights make another cell.
-        method: Metropolis-Hastings, degenerate Gibbs, or mask-predict with one length.
+        method: Metropolis-Hastings, degenerate Gibbs, or mask-predict.
         energy: the energy that Metropolis-Hastings samples from.
         temperature: temperature of the proposals.
         nucleus: nucleus of the proposals, as in the thesis.
@@ -78,6 +80,10 @@ class Sampling:
         sources: number of sources of the test split, spread evenly over it (it may be sorted).
         longest: most words of a source.
         seed: seed of everything random.
+        order: the order of the positions in a sweep.
+        candidates: lengths that mask-predict tries; the text with the best mean score is kept.
+        unsmooth: the label smoothing that is taken out of the model's conditionals.
+        every: every which of the sources is sampled.
     """
 
     folder: str
@@ -96,12 +102,24 @@ class Sampling:
     sources: int = 100
     longest: int = 20
     seed: int = 1
+    order: Literal["random", "sequential"] = field(default="random", metadata=LATER)
+    candidates: int = field(default=1, metadata=LATER)
+    unsmooth: float = field(default=0.0, metadata=LATER)
+    every: int = field(default=1, metadata=LATER)
 
     def __str__(self) -> str:
         name = f"{self.method} {self.energy}" if self.method == "MH" else self.method
         knobs = {"temperature": 1.0, "nucleus": 1.0, "blocks": "single", "cooling": 0.0}
+        knobs |= {"order": "random", "candidates": 1, "unsmooth": 0.0}
         other = [f"{k} {getattr(self, k)}" for k, v in knobs.items() if getattr(self, k) != v]
         return ", ".join([name, *other, *(["greedy start"] if self.start == "greedy" else [])])
+
+
+class Ends(NamedTuple):
+    """Some texts of all chains, by name: their sums, and their words."""
+
+    sums: dict[str, Sums]
+    words: dict[str, list[list[str]]]
 
 
 class Texts(NamedTuple):
@@ -112,6 +130,8 @@ class Texts(NamedTuple):
     owner: Int[Tensor, " rows"]
     real: Bool[Tensor, "rows time"]
     references: list[list[tuple[str, ...]]]
+    length_scores: Float[Tensor, "sources longest"]
+    sources: list[tuple[str, ...]]
 
     @property
     def kind(self) -> KindName:
@@ -122,16 +142,27 @@ class Texts(NamedTuple):
         array: Array = values.unflatten(0, (-1, len(self.references))).double().numpy()
         return array
 
+    def words(self, tokens: Int[Tensor, "rows time"]) -> list[list[str]]:
+        """The texts as words."""
+        rows = zip(tokens, self.real, strict=True)
+        return [self.run.codecs.target.decode(row[mask].tolist()) for row, mask in rows]
+
     def sums(self, tokens: Int[Tensor, "rows time"], energy: Float[Tensor, " rows"]) -> Sums:
         """The terms of each text in the energy per token and in the quality."""
-        codec = self.run.codecs.target
-        rows = zip(tokens, self.real, strict=True)
-        words = [codec.decode(row[mask].tolist()) for row, mask in rows]
         golds = [self.references[source] for source in self.owner.tolist()]
-        counts = torch.tensor(KINDS[self.kind].samples(golds, words), dtype=torch.float64)
-        lengths = self.real.sum(-1)
-        parts = {"energy": energy, "tokens": lengths, "quality": counts}
+        quality = KINDS[self.kind].samples(golds, self.words(tokens))
+        counts = torch.tensor(quality, dtype=torch.float64)
+        parts = {"energy": energy, "tokens": self.real.sum(-1), "quality": counts}
         return {name: self.by_chain(part) for name, part in parts.items()}
+
+    def ends(self, texts: Mapping[str, Int[Tensor, "rows time"]]) -> Ends:
+        """The sums of texts by name, with raw energies as well, and their words."""
+        local, raw = (kind(self.mlm, owner=self.owner) for kind in (LocalEnergy, RawEnergy))
+        sums = {
+            name: self.sums(tokens, local(tokens)) | {"raw": self.by_chain(raw(tokens))}
+            for name, tokens in texts.items()
+        }
+        return Ends(sums, {name: self.words(tokens) for name, tokens in texts.items()})
 
 
 def figures_of(kind: KindName, sums: Sums, weights: Array) -> dict[str, Array]:
@@ -175,30 +206,38 @@ def texts_of(cell: Sampling) -> Texts:
     loaded, (sources, references) = open_run(cell.folder, cell.weights)
     short = [i for i, source in enumerate(sources) if len(source) <= cell.longest]
     n = min(cell.sources, len(short))
-    short = [short[i * len(short) // n] for i in range(n)]
+    short = [short[i * len(short) // n] for i in range(0, n, cell.every)]
     examples = [Example(tuple(sources[i]), ()) for i in short]
     mlm = loaded.model(collate(encode(examples, loaded.codecs)).source)
     lengths = likeliest_lengths(mlm.length_scores, 1)[:, 0].repeat(cell.chains)
     return Texts(
         loaded,
-        mlm,
+        Unsmoothed(mlm, cell.unsmooth) if cell.unsmooth else mlm,
         torch.arange(len(short)).repeat(cell.chains),
         length_mask(lengths, int(lengths.max())),
         [references[i] for i in short],
+        mlm.length_scores,
+        [sources[i] for i in short],
     )
 
 
 def compute(cell: Sampling, folder: Path) -> Result:
-    """Sample a cell of a grid, and keep the sums by source in the grid's folder."""
-    result, sums = sample(cell)
+    """Sample a cell of a grid, and keep the sums by source and some texts in the grid's folder."""
+    result, sums, words = sample(cell)
     arrays = {f"{part} {name}": x for part, each in sums.items() for name, x in each.items()}
     small = {name: np.ascontiguousarray(x, dtype=np.float32) for name, x in arrays.items()}
     write_atomic(sums_path(cell, folder), save(small))
+    write_text(words_path(cell, folder), json.dumps(words, ensure_ascii=False) + "\n")
     return result
 
 
 def sums_path(cell: Sampling, folder: Path) -> Path:
     return folder / "chains" / f"{key(cell)}.safetensors"
+
+
+def words_path(cell: Sampling, folder: Path) -> Path:
+    """The file of some texts of a cell: the start, the last and the lowest, chain by chain."""
+    return folder / "chains" / f"{key(cell)}.texts.json"
 
 
 def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
@@ -218,36 +257,48 @@ def sums_of(cell: Sampling, folder: Path) -> dict[str, Sums] | None:
 
 
 @torch.no_grad()
-def sample(cell: Sampling) -> tuple[Result, dict[str, Sums]]:
-    """Sample the chains of a cell; returns a line for each sweep, and the sums by source.
+def sample(cell: Sampling) -> tuple[Result, dict[str, Sums], dict[str, list[list[str]]]]:
+    """Sample the chains of a cell; returns a line for each sweep, sums by source, and some texts.
 
     Mask-predict has one line. The sums are those of `sweeps`, with sweeps as the first axis, of the
-    `start` and of the `mode`.
+    `start`, of the `mode` and of the `last` texts.
     """
     texts = texts_of(cell)
-    local = LocalEnergy(texts.mlm, owner=texts.owner)
-    heads: list[dict[str, Any]] = [{}]
-    ends: dict[str, Sums] = {}
     if cell.method == "mask-predict":
-        tokens, _ = mask_predict(texts.mlm, texts.real.sum(-1), texts.owner, iterations=10)
-        moments = [texts.sums(tokens, local(tokens))]
+        heads: list[dict[str, Any]] = [{}]
+        texts, tokens = predicted(cell, texts)
+        ends = texts.ends({"last": tokens})
+        moments = [ends.sums["last"]]
     else:
-        heads, moments, ends = sample_sweeps(cell, texts, local)
+        heads, moments, ends = sample_sweeps(cell, texts)
     lines = [head | values_of(texts.kind, sums) for head, sums in zip(heads, moments, strict=True)]
     result: Result = {"kind": texts.kind, "sources": len(texts.references), "sweeps": lines}
-    result |= {name: values_of(texts.kind, sums) for name, sums in ends.items()}
+    shown = {name: sums for name, sums in ends.sums.items() if name != "last"}
+    result |= {name: values_of(texts.kind, sums) for name, sums in shown.items()}
     sweeps = {name: np.stack([sums[name] for sums in moments]) for name in moments[0]}
-    return result, {"sweeps": sweeps} | ends
+    return result, {"sweeps": sweeps} | ends.sums, ends.words
 
 
-def sample_sweeps(
-    cell: Sampling, texts: Texts, local: LocalEnergy
-) -> tuple[list[dict[str, Any]], list[Sums], dict[str, Sums]]:
-    """Number and phase of each sweep, the sums of each sweep, and those of start and mode."""
+def predicted(cell: Sampling, texts: Texts) -> tuple[Texts, Int[Tensor, "rows time"]]:
+    """Predict a text for each row by mask-predict; rows then have the lengths of these texts."""
+    if cell.candidates == 1:
+        lengths = texts.real.sum(-1)
+        return texts, mask_predict(texts.mlm, lengths, texts.owner, iterations=10)[0]
+    best = mask_predict_decode(
+        texts.mlm, texts.length_scores, candidates=cell.candidates, iterations=10
+    )
+    tokens, lengths = best.tokens[texts.owner, 0], best.lengths[texts.owner, 0]
+    width = int(lengths.max())
+    return texts._replace(real=length_mask(lengths, width)), tokens[:, :width]
+
+
+def sample_sweeps(cell: Sampling, texts: Texts) -> tuple[list[dict[str, Any]], list[Sums], Ends]:
+    """Number and phase of each sweep, the sums of each sweep, and start, mode and last texts."""
+    local = LocalEnergy(texts.mlm, owner=texts.owner)
     rng = torch.Generator().manual_seed(cell.seed)
     start = first_texts(cell, texts, rng)
     modes = Modes(start, torch.full(texts.owner.shape, float("inf")))
-    heads, moments = [], []
+    heads, moments, tokens = [], [], start
     for record in records(cell, texts, start, rng):
         tokens = record.state.tokens
         of_target = cell.method == "MH" and cell.energy == "local"
@@ -258,8 +309,7 @@ def sample_sweeps(
         moments.append(texts.sums(tokens, energy) | counts)
         head = {"sweep": record.sweep, "phase": record.phase, "temperature": record.temperature}
         heads.append(head)
-    ends = {"start": start, "mode": modes.tokens}
-    return heads, moments, {name: texts.sums(each, local(each)) for name, each in ends.items()}
+    return heads, moments, texts.ends({"start": start, "mode": modes.tokens, "last": tokens})
 
 
 def values_of(kind: KindName, sums: Sums) -> dict[str, list[float]]:
@@ -315,6 +365,7 @@ def records(
         sweeps=cell.sweeps,
         burn_in=cell.burn_in,
         forced=cell.forced,
+        order=cell.order,
         blocks=ConstantBlocks() if cell.blocks == "single" else LinearBlocks(),
         temperature=Linear(start=1.0, slope=-cell.cooling, floor=FLOOR),
     )

@@ -11,9 +11,14 @@ import numpy as np
 from scipy.stats import rankdata
 
 from softbeam.data.task import KindName
-from softbeam.experiments.samplers.cells import Sampling, Sums, figures_of
+from softbeam.experiments.samplers.finished import (
+    Done,
+    alike,
+    energies_together,
+    length_law,
+    the,
+)
 from softbeam.reports.verdicts import Judged, judged
-from softbeam.runtime.cells import Result
 from softbeam.training.kinds import KINDS
 from softbeam.training.metrics import Array
 from softbeam.training.significance import drawn_gaps
@@ -23,86 +28,12 @@ NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)  # thesis, Table 6.3
 COOLING = (0.02, 0.04, 0.06)  # thesis, Table 6.5
 
 BOTH: tuple[Literal["local"], Literal["raw"]] = ("local", "raw")
+MIXED = 1.1  # the largest R-hat of chains that have mixed
+LAW = 0.1  # our reading of a novel rate that is that of independent sites
+SAME = 0.05  # nats a token; our reading of equal energies
 HIGH = 0.8  # our reading of "high acceptance rates (0.9 and 0.91)"
 SEC_6_6, SEC_6_7, SEC_6_8 = "thesis, Sec. 6.6", "thesis, Sec. 6.7", "thesis, Sec. 6.8"
-DRAWS = 4000
-
-
-class Chains(NamedTuple):
-    """The values of one setting, by name.
-
-    The last two axes are repetitions and draws of sources; the first draw is all sources. `sweeps`
-    has a first axis of sweeps, of which `kept` are those after the burn-in. `sources` is the number
-    of sources that are drawn from.
-    """
-
-    sweeps: Mapping[str, Array]
-    kept: Sequence[bool]
-    start: Mapping[str, Array]
-    mode: Mapping[str, Array]
-    sources: int
-
-    def mean(self, name: str) -> Array:
-        """The mean over the sweeps after the burn-in."""
-        mean: Array = self.sweeps[name][list(self.kept)].mean(0)
-        return mean
-
-    def best(self, name: str, sign: int) -> Array:
-        """The highest value of all sweeps, or with sign -1 the lowest."""
-        best: Array = sign * (sign * self.sweeps[name]).max(0)
-        return best
-
-
-Done = Mapping[Sampling, Chains]
-
-
-def chains_of(results: Sequence[Result], sums: Sequence[Mapping[str, Sums] | None]) -> Chains:
-    """The chains of one setting, joined from its cells, each of which has its own repetitions.
-
-    Unless all cells have their sums, there is a single draw: all sources.
-    """
-    kind, drawn = results[0]["kind"], draws(results[0]["sources"])
-    available = [each for each in sums if each is not None]
-    parts: dict[str, dict[str, Array]] = {}
-    for part in ("sweeps", "start", "mode"):
-        if part not in results[0]:
-            parts[part] = {}
-        elif len(available) < len(results):
-            parts[part] = join_repetitions([as_arrays(result[part]) for result in results])
-        else:
-            parts[part] = join_repetitions(
-                [figures_of(kind, each[part], drawn) for each in available]
-            )
-    kept = [line.get("phase", "sample") == "sample" for line in results[0]["sweeps"]]
-    return Chains(kept=kept, sources=results[0]["sources"], **parts)
-
-
-def join_repetitions(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The repetitions of several cells, one after the other."""
-    return {name: np.concatenate([cell[name] for cell in cells], -2) for name in cells[0]}
-
-
-def as_arrays(lines: Any) -> dict[str, Array]:
-    """A line of a result, or a list of lines, as arrays with one draw."""
-    if isinstance(lines, list):
-        return {n: np.array([line[n] for line in lines])[..., None] for n in figures_in(lines[0])}
-    return {name: np.array(lines[name])[..., None] for name in figures_in(lines)}
-
-
-def figures_in(line: Mapping[str, Any]) -> list[str]:
-    return [name for name, value in line.items() if isinstance(value, list)]
-
-
-def draws(sources: int) -> Array:
-    """How often each source counts: once in the first row, drawn with replacement in others."""
-    rng = np.random.default_rng(sources)
-    drawn = rng.multinomial(sources, np.full(sources, 1 / sources), size=DRAWS)
-    return np.concatenate([np.ones((1, sources)), drawn])
-
-
-def the(done: Done, **knobs: Any) -> Chains:
-    """The first chains that have the given settings."""
-    return next(r for c, r in done.items() if all(getattr(c, k) == v for k, v in knobs.items()))
+PLAN = "docs/experiments_plan_chapter_6.md"
 
 
 class Statements(NamedTuple):
@@ -117,13 +48,28 @@ class Statements(NamedTuple):
         """The name of the quality, and the sign of an improvement."""
         return KINDS[self.kind].quality, KINDS[self.kind].sign
 
-    def more(self, text: str, a: Array, b: Array | float, *, sign: int = 1) -> Judged:
-        """Judge the claim that a is above b, or below it with sign -1."""
+    def more(
+        self,
+        text: str,
+        a: Array,
+        b: Array | float,
+        *,
+        sign: int = 1,
+        needs: Sequence[Mapping[str, Any]] = (),
+        within: float | None = None,
+    ) -> Judged:
+        """Judge the claim that a is above b, or below it with sign -1; or that they are near.
+
+        It is not judged if the chains of one of the settings that it `needs` have not mixed.
+        """
         gaps = sign * (a - b)
-        if gaps.shape[1] == 1:
-            return judged(text, gaps[:, 0].tolist(), source=self.source)
         sources = next(iter(self.done.values())).sources
-        return judged(text, drawn_gaps(gaps, sources), source=self.source)
+        tested = gaps[:, 0].tolist() if gaps.shape[1] == 1 else drawn_gaps(gaps, sources)
+        claim = judged(text, tested, source=self.source, within=within)
+        rhats = [the(self.done, **knobs).rhat or 0.0 for knobs in needs]
+        if max(rhats, default=0.0) > MIXED:
+            claim["rhat"] = max(rhats)
+        return claim
 
     def mean(self, name: str, **knobs: Any) -> Array:
         return the(self.done, **knobs).mean(name)
@@ -133,7 +79,11 @@ class Statements(NamedTuple):
         quality, sign = self.quality
         return [
             self.more(
-                text.format(f"a {how} {what}"), self.mean(name, **a), self.mean(name, **b), sign=way
+                text.format(f"a {how} {what}"),
+                self.mean(name, **a),
+                self.mean(name, **b),
+                sign=way,
+                needs=(a, b),
             )
             for how, what, name, way in (
                 ("lower", "energy", "energy", -1),
@@ -166,13 +116,24 @@ def about_temperatures(told: Statements) -> list[Judged]:
     }
     return [
         *claims,
-        told.more("MH moves less with T=2 than with 1", novel["MH", 1.0], novel["MH", 2.0]),
+        told.more(
+            "MH moves less with T=2 than with 1",
+            novel["MH", 1.0],
+            novel["MH", 2.0],
+            needs=(mh | hot, mh | plain),
+        ),
         told.more(
             "degenerate Gibbs moves more with T=2 than with 1",
             novel["Gibbs", 2.0],
             novel["Gibbs", 1.0],
+            needs=(gibbs | hot, gibbs | plain),
         ),
-        told.more("T=2: MH moves less than Gibbs", novel["Gibbs", 2.0], novel["MH", 2.0]),
+        told.more(
+            "T=2: MH moves less than Gibbs",
+            novel["Gibbs", 2.0],
+            novel["MH", 2.0],
+            needs=(mh | hot, gibbs | hot),
+        ),
     ]
 
 
@@ -195,15 +156,17 @@ def about_proposals(
         claims += told.good(text, *each)
     for shown, figure in (("energy", "energy"), (quality, "quality")):
         gibbs, mh = (told.widths(figure, knob, values, method) for method in ("Gibbs", "MH"))
-        claims.append(told.more(f"MH's {shown} depends less on the proposals", gibbs, mh))
+        every = [{"method": m, knob: value} for m in ("MH", "Gibbs") for value in values]
+        text = f"MH's {shown} depends less on the proposals"
+        claims.append(told.more(text, gibbs, mh, needs=every))
     ends = [{"method": "Gibbs"} | end for end in (narrow, wide)]
     from_to = f"{name.format(values[-1])} than with {values[0]:g}"
     claims += told.good("degenerate Gibbs has {} with " + from_to, *ends)
     for method in ("MH", "Gibbs"):
-        before, after = (told.mean("novel", method=method, **of) for of in (plain, narrow))
-        claims.append(
-            told.more(f"{method} moves less with {name.format(values[-1])}", before, after)
-        )
+        of = [{"method": method} | end for end in (plain, narrow)]
+        before, after = (told.mean("novel", **each) for each in of)
+        text = f"{method} moves less with {name.format(values[-1])}"
+        claims.append(told.more(text, before, after, needs=of))
     return claims
 
 
@@ -215,8 +178,15 @@ def about_blocks(told: Statements) -> list[Judged]:
         single, blocks = (mh | {"blocks": b} for b in ("single", "shrinking"))
         claims += told.good(f"{energy}: blocks have {{}} than single sites", blocks, single)
         rates = [told.mean("novel", **of) for of in (blocks, single)]
-        claims.append(told.more(f"{energy}: blocks move more", *rates))
-        claims.append(told.more(f"{energy}: blocks move twice as much", rates[0], 2 * rates[1]))
+        both = (blocks, single)
+        claims.append(told.more(f"{energy}: blocks move more", *rates, needs=both))
+        text = f"{energy}: blocks move twice as much"
+        claims.append(told.more(text, rates[0], 2 * rates[1], needs=both))
+        alone = next(cell for cell in told.done if alike(cell, single))
+        if told.done[alone].by_source:
+            text = f"{energy}: blocks move as independent sites do, 1 - (1 - a)^b, within {LAW:g}"
+            expected = length_law(told.done[alone], alone.sweeps)
+            claims.append(told.more(text, rates[0], expected, within=LAW, needs=both))
         text = f"{energy}: blocks have {{}} than degenerate Gibbs with blocks"
         claims += told.good(text, blocks, {"method": "Gibbs", "blocks": "shrinking"})
     return claims
@@ -231,9 +201,10 @@ def about_sweeps(told: Statements) -> list[Judged]:
         mh = {"method": "MH", "energy": energy}
         claims += told.good(f"MH, {energy}, has {{}} than degenerate Gibbs", mh, gibbs)
         rates = [told.mean("novel", **of) for of in (gibbs, mh)]
-        claims.append(told.more(f"MH, {energy}, moves less than degenerate Gibbs", *rates))
+        text = f"MH, {energy}, moves less than degenerate Gibbs"
+        claims.append(told.more(text, *rates, needs=(mh, gibbs)))
         text = f"MH, {energy}, accepts over {HIGH:g} of the proposals"
-        claims.append(told.more(text, told.mean("accept", **mh), HIGH))
+        claims.append(told.more(text, told.mean("accept", **mh), HIGH, needs=(mh,)))
     wrong = the(told.done, **gibbs)
     text = "degenerate Gibbs is worse after the burn-in than at its start"
     claims.append(told.more(text, wrong.start["quality"], wrong.mean("quality"), sign=sign))
@@ -327,6 +298,26 @@ def about_modes(told: Statements) -> list[Judged]:
     return claims
 
 
+def about_orders(told: Statements) -> list[Judged]:
+    """Orders of positions, chains that are half as long again, and footnote 9."""
+    claims = []
+    for energy in BOTH:
+        same = [cell for cell in told.done if cell.energy == energy]
+        short, long = min(cell.sweeps for cell in same), max(cell.sweeps for cell in same)
+        usual = {"energy": energy, "order": "random", "sweeps": short}
+        for text, other in (
+            ("sequential order has the energy of random order", usual | {"order": "sequential"}),
+            (f"{long} sweeps have the energy of {short}", usual | {"sweeps": long}),
+        ):
+            both = [told.mean("energy", **of) for of in (other, usual)]
+            text = f"{energy}: {text}, within {SAME:g}"
+            claims.append(told.more(text, *both, within=SAME, needs=(other, usual)))
+        if values := energies_together(the(told.done, **usual)):
+            text = f"{energy}: raw and local energies of texts go together (footnote 9)"
+            claims.append(judged(text, values, source=told.source))
+    return claims
+
+
 STATED: Mapping[str, tuple[str, Callable[[Statements], list[Judged]]]] = {
     "table-6.2": (SEC_6_7, about_temperatures),
     "table-6.3": (SEC_6_7, about_nuclei),
@@ -336,4 +327,5 @@ STATED: Mapping[str, tuple[str, Callable[[Statements], list[Judged]]]] = {
     "figure-6.2": (SEC_6_6, about_sweeps),
     "figure-6.3": (SEC_6_7, about_shrinking),
     "figure-6.4": (SEC_6_8, about_annealed_sweeps),
+    "sampling-order": (PLAN, about_orders),
 }

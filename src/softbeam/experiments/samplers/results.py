@@ -5,19 +5,27 @@ over the dataset, in thousands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from softbeam.data.task import KindName
 from softbeam.errors import UserError
 from softbeam.experiments.order import Order
 from softbeam.experiments.samplers.cells import Sampling, compute, sums_of, weights_of
-from softbeam.experiments.samplers.claims import Chains, Done, chains_of, claims
+from softbeam.experiments.samplers.claims import claims
+from softbeam.experiments.samplers.finished import (
+    Chains,
+    Done,
+    chains_of,
+    energies_together,
+    rhat_of,
+)
 from softbeam.experiments.samplers.models import models
 from softbeam.experiments.samplers.tables import CELLS, PRESETS, PRINTED
 from softbeam.reports.charts import figure_of, save_chart
 from softbeam.reports.tables import Published, columns_of, summary, table_text
-from softbeam.reports.verdicts import claim_text, with_holm
+from softbeam.reports.verdicts import Judged, claim_text, not_judged_text, with_holm
 from softbeam.runtime.cells import records
 from softbeam.training.config import from_yaml
 from softbeam.training.kinds import KINDS
@@ -27,26 +35,39 @@ from softbeam.training.runs import CONFIG
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RHAT = "R-hat"
+LARGEST = 99.0  # R-hat of chains that never move, in place of infinity
 COLORS = {"local": "tab:blue", "raw": "tab:red", "Gibbs": "tab:gray"}
 
 Figures = dict[str, dict[str, list[float]]]  # row -> column -> a value for each repetition
 
 
-def make(what: str, order: Order) -> dict[str, Any]:
-    """Sample a target's chains, or find them; returns its rows, its verdicts, its text and files.
+class Repetition(NamedTuple):
+    """A model that is sampled from, its number of chains, and their seed."""
 
-    A repetition is a chain of the order's run, or else a model with one chain.
-    """
-    target, size, run, seeds = TARGETS[what], PRESETS[order.preset], order.run, order.seeds
-    if run is None:
-        chosen = [(model, 1, seed) for model, seed in zip(models(order), seeds, strict=True)]
-        repeated = f"{len(seeds)} models, a chain of each"
-    else:
-        chosen, repeated = [(run, len(seeds), 1)], f"model {run.name}, {len(seeds)} chains each"
-        paths = from_yaml(run / CONFIG).data.load().paths
-        order.check_files({f"{run}, {role}": path for role, path in paths.items()})
-    kind = kind_of(chosen[0][0])
-    bases = [
+    model: Path
+    chains: int
+    seed: int
+
+
+def make(what: str, order: Order) -> dict[str, Any]:
+    """Sample a target's chains, or find them; returns its rows, verdicts, text and files."""
+    target = TARGETS[what]
+    bases = bases_of(order, any_length=target.any_length)
+    kind = kind_of(Path(bases[0].folder))
+    done, cells = finish(what, [CELLS[what](base) for base in bases], order)
+    files = save_chart(draw(target.panels, done, kind), order.shown, what) if target.panels else []
+    rows, stated = target.rows(done, kind), claims(what, done, kind)
+    shown = record(what, rows, stated, title_of(order, cells[0]["result"]["sources"]))
+    return shown | {"cells": cells, "files": [file.name for file in files]} | repeated(order)
+
+
+def bases_of(order: Order, *, any_length: bool = False, arm: str | None = None) -> list[Sampling]:
+    """The cell of each model that all settings of a target are changes of."""
+    size = PRESETS[order.preset]
+    chosen = repetitions(order, arm)
+    kind = kind_of(chosen[0].model)
+    return [
         Sampling(
             folder=str(model),
             weights=weights_of(model),
@@ -54,53 +75,89 @@ def make(what: str, order: Order) -> dict[str, Any]:
             sweeps=size.sweeps,
             burn_in=size.burn_in,
             chains=chains,
-            sources=(size.full if target.any_length else size.sources)[kind],
-            longest=10_000 if target.any_length else size.longest,
+            sources=(size.full if any_length else size.sources)[kind],
+            longest=10_000 if any_length else size.longest[kind],
             seed=seed,
         )
         for model, chains, seed in chosen
     ]
-    done, cells = finish(what, bases, order)
-    files = save_chart(draw(target.panels, done, kind), order.folder, what) if target.panels else []
-    head = (
-        f"{cells[0]['result']['sources']} sources of the test split, {repeated}, "
+
+
+def repetitions(order: Order, arm: str | None = None) -> list[Repetition]:
+    """The models to sample from: chains of a single one, or else a chain of each."""
+    if not order.models:
+        trained = zip(models(order, arm), order.seeds, strict=True)
+        return [Repetition(model, 1, seed) for model, seed in trained]
+    for model in order.models:
+        paths = from_yaml(model / CONFIG).data.load().paths
+        order.check_files({f"{model}, {role}": path for role, path in paths.items()})
+    if len(order.models) == 1:
+        return [Repetition(order.models[0], len(order.seeds), 1)]
+    return [Repetition(model, 1, seed) for seed, model in enumerate(order.models, 1)]
+
+
+def repeated(order: Order) -> dict[str, str]:
+    """What the repetitions of an order are."""
+    return {"repeated": "chains" if len(order.models) == 1 else "models"}
+
+
+def title_of(order: Order, sources: int) -> str:
+    """What was sampled, for the title of a table."""
+    size, count = PRESETS[order.preset], len(order.models) or len(order.seeds)
+    many = f"{count} models, a chain of each"
+    if len(order.models) == 1:
+        many = f"model {order.models[0].name}, {len(order.seeds)} chains each"
+    return (
+        f"{sources} sources of the test split, {many}, "
         f"{size.sweeps} sweeps ({size.burn_in} burn-in), {order.start} start"
     )
-    shown = record(what, done, kind, head)
-    shown["repeated"] = "models" if run is None else "chains"
-    return shown | {"cells": cells, "files": [file.name for file in files]}
 
 
 def finish(
-    what: str, bases: Sequence[Sampling], order: Order
+    what: str, by_model: Sequence[Sequence[Sampling]], order: Order
 ) -> tuple[dict[Sampling, Chains], list[dict[str, Any]]]:
     """The chains of every setting, by the cell of the first model, and records of all cells."""
-    by_model = [list(dict.fromkeys(CELLS[what](base))) for base in bases]
-    settings = list(zip(*by_model, strict=True))
-    cells = [cell for setting in settings for cell in setting]
-    result = dict(zip(cells, order.results(cells, compute, what), strict=True))
-    done = {
-        setting[0]: chains_of(
-            [result[cell] for cell in setting], [sums_of(cell, order.folder) for cell in setting]
-        )
+    settings = list(zip(*(dict.fromkeys(cells) for cells in by_model), strict=True))
+    every = PRESETS[order.preset].second
+    others = {
+        cell: replace(cell, start=other_start(cell), every=every)
         for setting in settings
+        for cell in setting
+        if every and cell.method != "mask-predict" and not cell.cooling
     }
+    cells = [cell for setting in settings for cell in setting] + list(others.values())
+    result = dict(zip(cells, order.results(cells, compute, what), strict=True))
+    sums = {cell: sums_of(cell, order.folder) for cell in cells}
+    done = {}
+    for setting in settings:
+        chains = chains_of([result[cell] for cell in setting], [sums[cell] for cell in setting])
+        pairs = [(sums[cell], sums[others[cell]]) for cell in setting if cell in others]
+        complete = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if complete:
+            chains = chains._replace(rhat=min(rhat_of(complete, chains.kept), LARGEST))
+        done[setting[0]] = chains
     return done, records(result.items(), order.folder)
 
 
-def record(what: str, done: Done, kind: KindName, title: str) -> dict[str, Any]:
+def other_start(cell: Sampling) -> Literal["greedy", "random"]:
+    return "random" if cell.start == "greedy" else "greedy"
+
+
+def record(what: str, rows: Figures, stated: Sequence[Judged], title: str) -> dict[str, Any]:
     """The rows of a target, the published ones, the verdicts on its claims, and its text."""
-    rows = TARGETS[what].rows(done, kind)
-    printed, verdicts = published(what, rows), with_holm(claims(what, done, kind))
+    printed = published(what, rows)
+    verdicts = with_holm(claim for claim in stated if "rhat" not in claim)
+    unmixed = [claim for claim in stated if "rhat" in claim]
     places = {column: digits(column) for column in columns_of(rows)}
-    table = table_text(rows, printed, places)
-    text = [f"{what}: {title}", "", table, "", *map(claim_text, verdicts)]
+    lines = [*map(claim_text, verdicts), *map(not_judged_text, unmixed)]
+    text = [f"{what}: {title}", "", table_text(rows, printed, places), "", *lines]
     return {
         "title": title,
         "rows": rows,
         "published": printed,
         "digits": places,
         "claims": verdicts,
+        "not_judged": unmixed,
         "text": "\n".join(text).rstrip(),
     }
 
@@ -135,8 +192,12 @@ def averages(name: Callable[[Sampling], str]) -> Callable[[Done, KindName], Figu
     def rows(done: Done, kind: KindName) -> Figures:
         columns = {"energy": "energy", "novel": "novel", "self": "repeated", "accept": "accept"}
         columns |= {"stuck": "stuck", KINDS[kind].quality: "quality"}
+        tested = any(chains.rhat is not None for chains in done.values())
         return {
-            f"{name(cell)}, {label(cell)}": {c: each(chains.mean(n)) for c, n in columns.items()}
+            f"{name(cell)}, {label(cell)}": {
+                c: each(chains.mean(n)) if n in chains.sweeps else [] for c, n in columns.items()
+            }
+            | ({RHAT: [] if chains.rhat is None else [chains.rhat]} if tested else {})
             for cell, chains in done.items()
         }
 
@@ -178,13 +239,14 @@ def around_modes(done: Done, kind: KindName) -> Figures:
 
 def mode_row(cell: Sampling) -> str:
     if cell.method == "mask-predict":
-        return "mask-predict, one length, 10 iterations"
+        lengths = "one length" if cell.candidates == 1 else f"{cell.candidates} lengths"
+        return f"mask-predict, {lengths}, 10 iterations"
     return "degenerate Gibbs, T=0.8" if cell.method == "Gibbs" else f"{cell.energy} energy"
 
 
 def digits(column: str) -> int:
     """Decimal places of a column."""
-    return 3 if column.split(",")[0] in ("energy", "novel", "self", "accept", "stuck") else 2
+    return 3 if column.split(",")[0] in ("energy", "novel", "self", "accept", "stuck", RHAT) else 2
 
 
 def published(what: str, rows: Figures) -> Published:
@@ -233,6 +295,14 @@ class Target(NamedTuple):
     any_length: bool = False
 
 
+def orders(done: Done, kind: KindName) -> Figures:
+    """Orders and lengths of chains, with the correlation of both energies of the last texts."""
+    rows = averages(lambda cell: f"{cell.order}, {cell.sweeps} sweeps")(done, kind)
+    for row, chains in zip(rows.values(), done.values(), strict=True):
+        row["raw with local"] = energies_together(chains)
+    return rows
+
+
 by_blocks = averages(lambda cell: cell.blocks)
 TARGETS = {
     "table-6.2": Target(averages(lambda cell: f"T={cell.temperature:g}")),
@@ -243,4 +313,5 @@ TARGETS = {
     "figure-6.2": Target(by_blocks, panels=("energy", "quality")),
     "figure-6.3": Target(by_blocks, panels=("accept", "energy")),
     "figure-6.4": Target(by_blocks, panels=("accept", "energy", "quality")),
+    "sampling-order": Target(orders),
 }

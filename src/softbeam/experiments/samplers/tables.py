@@ -6,7 +6,7 @@ model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from softbeam.experiments.samplers.cells import Sampling
 from softbeam.experiments.samplers.claims import COOLING, NUCLEI, TEMPERATURES
@@ -21,20 +21,31 @@ class Preset:
         full: number of sources for Table 6.6, whose sources have any length.
         sweeps: sweeps of each chain, burn-in included.
         burn_in: sweeps that averages leave out.
-        longest: most words of a source, except for Table 6.6.
+        longest: most tokens of a source by the kind of task, except for Table 6.6.
+        second: every which source has a second chain from another start, for R-hat; 0 for none.
     """
 
     sources: Mapping[str, int]
     full: Mapping[str, int]
     sweeps: int = 33  # thesis, Sec. 6.5: "at least T x 33 proposals"
     burn_in: int = 7  # thesis, Sec. 6.5: "a burn-in period of 7 epochs"
-    longest: int = 20  # thesis, Sec. 6.5: "source-side sentences of length upto 20"
+    # thesis, Sec. 6.5: "source-side sentences of length upto 20"
+    longest: Mapping[str, int] = field(
+        default_factory=lambda: {"translation": 20, "transcription": 20}
+    )
+    second: int = 0
 
 
 PRESETS = {
     "cpu": Preset(  # our choice
         sources={"translation": 16, "transcription": 100},
         full={"translation": 40, "transcription": 200},
+    ),
+    "full": Preset(  # docs/experiments_plan_chapter_6.md
+        sources={"translation": 100, "transcription": 400},
+        full={"translation": 200, "transcription": 400},
+        longest={"translation": 20, "transcription": 10_000},
+        second=4,
     ),
     "paper": Preset(  # thesis, Sec. 6.5: "translating the validation and test sets"
         sources={"translation": 10_000, "transcription": 10_000},
@@ -77,11 +88,23 @@ def table_6_6(base: Sampling) -> list[Sampling]:
     """Around the modes, against mask-predict: T = 0.8 for proposals, two forced sweeps."""
     warm = replace(base, temperature=0.8)
     annealed = replace(warm, cooling=0.02, forced=min(2, base.burn_in))
+    predicted = replace(base, method="mask-predict", sweeps=1, burn_in=0)
     return [
         replace(warm, method="Gibbs"),
-        replace(base, method="mask-predict", sweeps=1, burn_in=0),
+        predicted,
+        replace(predicted, candidates=5),
         annealed,
         replace(annealed, energy="raw"),
+    ]
+
+
+def sampling_order(base: Sampling) -> list[Sampling]:
+    """Both orders of the positions, and chains that are half as long again."""
+    return [
+        replace(base, energy=energy, order=order, sweeps=sweeps)
+        for energy in ("local", "raw")
+        for order in ("random", "sequential")
+        for sweeps in (base.sweeps, base.sweeps * 50 // 33)
     ]
 
 
@@ -113,6 +136,8 @@ CELLS = {
     "figure-6.2": figure_6_2,
     "figure-6.3": figure_6_3,
     "figure-6.4": figure_6_4,
+    "sampling-order": sampling_order,
+    "low-energy-texts": table_6_6,
 }
 
 

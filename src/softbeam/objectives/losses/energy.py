@@ -42,26 +42,52 @@ class SharingField(Field, Protocol):
     def log_partition(self, time: int, *, chunk: int | None) -> Float[Tensor, ""]: ...
 
 
+@runtime_checkable
+class EnergyModel(Protocol):
+    """A model of whole sequences that gives energies and no potentials, as `Residual`."""
+
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def pad_id(self) -> int: ...
+    @property
+    def allowed(self) -> Bool[Tensor, " vocab"]: ...  # tokens that a sequence may hold
+    def energy(self, tokens: Int[Tensor, "rows time"]) -> Float[Tensor, " rows"]: ...
+
+
 # Likelihood (thesis, Sec. 2.4 and 6.2.2)
 
 
 def log_phi(
-    field: Field, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
+    field: Field | EnergyModel, tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
 ) -> Float[Tensor, " rows"]:
-    """-E_raw: the sum of the tokens' potentials."""
+    """-E: the sum of the tokens' potentials, or what the model says itself."""
+    if not isinstance(field, Field):
+        return -field.energy(tokens.where(mask, field.pad_id))
     scores = field.potentials(tokens, mask).gather(-1, tokens.where(mask, 0)[:, :, None])
     return (scores[:, :, 0] * mask).sum(-1)
 
 
-def log_partition(field: Field, time: int, *, chunk: int | None = None) -> Float[Tensor, ""]:
+def log_partition(
+    field: Field | EnergyModel, time: int, *, chunk: int | None = None
+) -> Float[Tensor, ""]:
     """log Z of the sequences of a length, at most `chunk` of them held at once.
 
     A `SharingField` computes it by its own method; any other field is enumerated.
     """
     if isinstance(field, SharingField):
         return field.log_partition(time, chunk=chunk)
-    space = exact.Space(vocab=field.vocab, time=time, chunk=CHUNK if chunk is None else chunk)
+    specials = tuple({*range(field.vocab)} - {*words_of(field).tolist()})
+    size = CHUNK if chunk is None else chunk
+    space = exact.Space(vocab=field.vocab, time=time, chunk=size, forbidden=specials)
     return exact.log_partition(lambda rows: log_phi(field, rows, exact.real(rows)), space)
+
+
+def words_of(field: Field | EnergyModel) -> Int[Tensor, " words"]:
+    """The tokens that sequences hold: all of them, or those that an `EnergyModel` allows."""
+    if isinstance(field, Field):
+        return torch.arange(field.vocab)
+    return field.allowed.nonzero()[:, 0]
 
 
 def for_each_length(
@@ -74,7 +100,7 @@ def for_each_length(
 
 
 def nll(
-    field: Field,
+    field: Field | EnergyModel,
     tokens: Int[Tensor, "rows time"],
     mask: Bool[Tensor, "rows time"],
     *,
@@ -96,7 +122,7 @@ def free_conditionals(
 
 
 def true_conditionals(
-    field: Field,
+    field: Field | EnergyModel,
     tokens: Int[Tensor, "rows time"],
     mask: Bool[Tensor, "rows time"],
     *,
@@ -117,20 +143,21 @@ def true_conditionals(
     return torch.cat(scores).log_softmax(-1)
 
 
-def one_by_one(field: Field) -> Callable[[Tensor, Tensor], Tensor]:
+def one_by_one(field: Field | EnergyModel) -> Callable[[Tensor, Tensor], Tensor]:
     """-E_raw with v instead of y_t, every substituted sequence evaluated whole, in one batch."""
 
     def substituted(
         tokens: Int[Tensor, "rows time"], mask: Bool[Tensor, "rows time"]
     ) -> Float[Tensor, "rows time vocab"]:
         rows, time = tokens.shape
-        shape = (rows, time, field.vocab, time)
+        words = words_of(field).to(tokens.device)
+        shape = (rows, time, len(words), time)
         here = torch.eye(time, dtype=torch.bool, device=tokens.device)[:, None]  # time, 1, time
-        v = torch.arange(field.vocab, device=tokens.device)[:, None]
-        changed = torch.where(here, v, tokens[:, None, None])
+        changed = torch.where(here, words[:, None], tokens[:, None, None])
         masks = mask[:, None, None].expand(shape)
-        total = log_phi(field, changed.flatten(0, 2), masks.flatten(0, 2))
-        return total.view(shape[:3]) * mask[:, :, None]
+        scores = log_phi(field, changed.flatten(0, 2), masks.flatten(0, 2)).view(shape[:3])
+        empty = scores.new_full((rows, time, field.vocab), float("-inf"))
+        return empty.index_copy(2, words, scores).masked_fill(~mask[:, :, None], 0.0)
 
     return substituted
 
@@ -161,15 +188,17 @@ class Memory(nn.Module):
     """Numbers that estimators of the gradient keep between updates: estimates of log Z, and chains.
 
     Set it on the model (`model.memory = Memory(...)`): then the optimizer trains `log_z`, and every
-    checkpoint holds both. Chains start uniform, drawn like weights from torch's own generator.
+    checkpoint holds both. Chains start uniform, or from a noise; like weights, they are drawn from
+    torch's own generator.
 
     Args:
         vocab: number of tokens.
         longest: largest length.
         chains: how many for each length.
+        noise: what chains start from; None for uniform tokens.
     """
 
-    def __init__(self, vocab: int, *, longest: int, chains: int = 0):
+    def __init__(self, vocab: int, *, longest: int, chains: int = 0, noise: "Noise | None" = None):
         super().__init__()
         if min(vocab, longest, chains + 1) < 1:
             raise ValueError(
@@ -180,6 +209,10 @@ class Memory(nn.Module):
         self.log_z = nn.Parameter(lengths * math.log(vocab))  # where E_raw = 0
         self.chains: Tensor
         self.register_buffer("chains", torch.randint(vocab, (longest + 1, chains, longest)))
+        if noise is not None:
+            for length in range(1, longest + 1):
+                each = torch.full((chains,), length)
+                self.chains[length, :, :length] = noise.sample(each, torch.default_generator)
 
 
 def memory_of(model: nn.Module, *, longest: int, chains: int = 0) -> Memory:
