@@ -1,6 +1,7 @@
 """The command that checks samplers against a known law: audit."""
 
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         correcting,
         model_audit,
         oracles,
+        schedulers,
         unmasking,
     )
 else:
@@ -36,10 +38,16 @@ else:
         lazy("softbeam.sampling.chain_rule"),
     )
     catalogue = lazy("softbeam.models.catalogue")
+    schedulers = lazy("softbeam.sampling.schedulers")
 
-SIZES = {"table": (3, 4), "markov": (27, 128)}  # words and length, if they are not given
-LARGEST = {"table": 8, "markov": 512}  # length
+SIZES = {
+    "table": (3, 4),
+    "sticky": (3, 4),
+    "markov": (27, 128),
+}  # words and length, if they are not given
+LARGEST = {"table": 8, "sticky": 8, "markov": 512}  # length
 PASSES = 12  # of correction, if `all` is not told
+DIFFUSERS = "diffusers"  # the name of its scheduler for texts, with its usual settings
 
 
 def audit_parser() -> Parser:
@@ -61,7 +69,8 @@ def audit_parser() -> Parser:
         type=str,
         choices=list(SIZES),
         default="table",
-        help="the model: a table of all texts, or a Markov chain",
+        help="the model: a random table of all texts; texts that stay at a token with "
+        "probability 0.9; or a Markov chain",
     )
     add("--words", type=int, default=None, help="size of the vocabulary (3; 27 of a chain)")
     add("--time", type=int, default=None, help="length of the texts (4; 128 of a chain)")
@@ -82,7 +91,7 @@ def audit(words: list[str]) -> int:
     """Run `softbeam audit`."""
     parsed = audit_parser().parse_args(words)
     if parsed.sampler == "list":
-        print("\n".join(unmasking.NAMES))
+        print("\n".join([*unmasking.NAMES, DIFFUSERS]))
         return 0
     if parsed.figure is not None and parsed.sampler != "all":
         raise UserError("--figure draws the errors of all samplers: softbeam audit all --figure …")
@@ -102,7 +111,7 @@ def audit(words: list[str]) -> int:
     oracle = oracle_of(parsed)
     if parsed.sampler == "all":
         return every_sampler(parsed, oracle, draws)
-    sampler = sampler_named(parsed.sampler, parsed.steps)
+    sampler = sampler_named(parsed.sampler, parsed.steps, oracle.mask_id)
     if parsed.correct:
         knobs = {"passes": parsed.correct, "stride": parsed.stride}
         sampler = correcting.corrected(sampler, oracle.energy, **knobs)
@@ -132,8 +141,10 @@ def oracle_of(parsed: Any) -> "oracles.Oracle":
     check_range("--words", vocab, least=2, most=100)
     check_range("--time", time, least=2, most=LARGEST[parsed.oracle])
     check_range("--scale", parsed.scale, least=0, most=100)
-    if parsed.oracle == "table" and vocab**time > auditing.LARGEST_TABLE:
+    if parsed.oracle != "markov" and vocab**time > auditing.LARGEST_TABLE:
         raise UserError(f"--words {vocab} --time {time}: more than {auditing.LARGEST_TABLE} texts")
+    if parsed.oracle == "sticky":
+        return oracles.TableOracle.sticky(vocab, time)
     kinds: dict[str, Any] = {"table": oracles.TableOracle, "markov": oracles.MarkovOracle}
     oracle: oracles.Oracle = kinds[parsed.oracle].random(
         vocab, time, scale=parsed.scale, seed=parsed.seed
@@ -175,7 +186,7 @@ def on_a_model(parsed: Any, draws: int) -> int:
     sites = prompts.hidden[0].nonzero()[:, 0]
     rng = torch.Generator().manual_seed(parsed.seed)
     order = sites[torch.randperm(len(sites), generator=rng)]
-    sampler = sampler_named(parsed.sampler, parsed.steps)
+    sampler = sampler_named(parsed.sampler, parsed.steps, mlm.mask_id)
     if parsed.correct:
         knobs = {"passes": parsed.correct, "stride": parsed.stride}
         energy = chain_rule.ChainEnergy(mlm, order)
@@ -188,8 +199,12 @@ def on_a_model(parsed: Any, draws: int) -> int:
     return told(parsed, model_audit.as_text(result), result, gaps)
 
 
-def sampler_named(name: str, steps: int) -> "unmasking.Unmask":
-    """Return the sampler of a name, or the user's own."""
+def sampler_named(name: str, steps: int, mask_id: int) -> "unmasking.Unmask":
+    """Return the sampler of a name, the scheduler of diffusers, or the user's own."""
+    if name == DIFFUSERS:
+        need("diffusers", "bench")
+        scheduler = import_module("diffusers").BlockRefinementScheduler()
+        return schedulers.scheduled(scheduler, mask_id=mask_id, steps=steps, temperature=1.0)
     if name in unmasking.NAMES:
         return unmasking.NAMES[name](steps)
     sampler: unmasking.Unmask = certified_kernels.imported(name, "sampler", unmasking.NAMES)
