@@ -137,6 +137,21 @@ class MaskedLM(Protocol):
     ) -> Float[Tensor, "cells vocab"]: ...  # at the masked cells alone, row by row
 
 
+@runtime_checkable
+class OnePassMlm(MaskedLM, Protocol):
+    """A masked language model that scores every position given all others in one pass.
+
+    Optional: its output at a position does not depend on the token there, so that the energy of a
+    text costs one row instead of one for each position.
+    """
+
+    @property
+    def mask_id(self) -> int: ...
+    def every_logits(
+        self, tokens: Int[Tensor, "rows time"], owner: Int[Tensor, " rows"]
+    ) -> Float[Tensor, "rows time vocab"]: ...  # as `logits` with each position masked alone
+
+
 class Prompts(NamedTuple):
     """Texts as tokens, padded on the right."""
 

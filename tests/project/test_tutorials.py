@@ -158,3 +158,10 @@ def test_a_wrong_page_is_seen(tmp_path, monkeypatch):
     page.write_text("```sh\necho one\n```\n\n```text\ntwo\n```\n")
     with pytest.raises(AssertionError):
         play("page.md")
+
+
+@pytest.mark.slow
+def test_which_law(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = play("law.md")
+    assert len(ran) >= 8 and Path("law.svg").stat().st_size > 5000

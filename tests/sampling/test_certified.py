@@ -11,7 +11,7 @@ from softbeam.sampling.certified_kernels import KERNELS
 from softbeam.sampling.proposals import ReducibleWarning
 
 SMALL = ["--words", "2", "--time", "2"]
-WRONG = {"nucleus": "irreducible", "degenerate-gibbs": "invariant"}
+WRONG = {"nucleus": "irreducible", "degenerate-gibbs": "invariant", "cgmh": "invariant"}
 
 
 @pytest.mark.slow

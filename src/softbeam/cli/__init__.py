@@ -224,6 +224,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
             "Check which law a sampler draws from: softbeam audit confidence --steps 4 [--json]",
         ),
         Command(
+            "power",
+            "power",
+            'Sample p^alpha of a causal LM: softbeam power --lm smollm2-135m --text "…" --alpha 4',
+        ),
+        Command(
             "bench",
             "bench",
             "Measure speed: softbeam bench all | train | soft-beam | decode | growth | exact | …",

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from softbeam.experiments import many_texts
     from softbeam.models import catalogue
-    from softbeam.models.huggingface.masked import HfMaskedLM
     from softbeam.sampling import certified_kernels
     from softbeam.sampling.texts import (
         files,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         summary,
     )
     from softbeam.sampling.texts.infill import Filling
+    from softbeam.types import TextModel
 else:
     torch, catalogue = lazy("torch"), lazy("softbeam.models.catalogue")
     many_texts = lazy("softbeam.experiments.many_texts")
@@ -91,7 +91,8 @@ def sample(words: list[str]) -> int:
     parsed = arguments.parse_args(as_lists(words, ("--anneal",)))
     check_range("--checkpoint-every", parsed.checkpoint_every, least=0)
     check_threads(parsed.threads)
-    config, texts = SamplingConfig(**given_settings(parsed)), texts_to_sample(parsed)
+    config = SamplingConfig(**given_settings(parsed))
+    texts = texts_to_sample(parsed, config)
     out, quiet, cluster = Path(parsed.out), parsed.quiet, cluster_of(parsed)
     if not out.name:
         raise UserError(f"--out {parsed.out!r}: must be the name of a file")
@@ -157,9 +158,12 @@ def score(words: list[str]) -> int:
     arguments.add_argument(
         "--energy",
         type=str,
-        choices=["local", "raw"],
+        choices=["local", "raw", "strided"],
         default="local",
-        help="sum log-probabilities (local) or logits (raw)",
+        help="sum log-probabilities (local) or logits (raw), or mask tokens together (strided)",
+    )
+    arguments.add_argument(
+        "--stride", type=int, default=8, help="distance of tokens that strided masks together"
     )
     arguments.add_argument("--per-token", action="store_true", help="print a score for each token")
     arguments.add_argument(
@@ -180,7 +184,7 @@ def score(words: list[str]) -> int:
     check_rows(parsed.rows)
     check_threads(parsed.threads)
     texts, cluster = given_texts(parsed), cluster_of(parsed)
-    knobs = {"energy": parsed.energy, "rows": parsed.rows}
+    knobs = {name: parsed[name] for name in ("energy", "rows", "stride")}
     with ExitStack() as stack:
         if cluster is not None:
             groups = many_texts.groups("score", model_of(parsed), texts, scoring.TOGETHER, knobs)
@@ -290,7 +294,7 @@ def text_arguments(arguments: Parser, text: str) -> None:
     )
 
 
-def load_mlm(parsed: Any) -> "HfMaskedLM":
+def load_mlm(parsed: Any) -> "TextModel":
     """Load the model that the options name."""
     check_threads(parsed.threads)
     torch.set_num_threads(parsed.threads)
@@ -337,12 +341,16 @@ def some_lines(option: str, path: str) -> tuple[str, ...]:
     return lines
 
 
-def texts_to_sample(parsed: Any) -> list[str]:
-    """The texts of `--text` or `--input`, or a text of `--length` gaps."""
-    if parsed.length is None:
+def texts_to_sample(parsed: Any, config: SamplingConfig) -> list[str]:
+    """The texts of `--text` or `--input`, or a text of `--length` or `--lengths` gaps."""
+    if parsed.length is None and parsed.lengths is None:
         return given_texts(parsed)
-    if parsed.text is not None or parsed.input is not None:
-        raise UserError("--length makes a text of gaps; give no --text or --input with it")
+    option = "--length" if parsed.lengths is None else "--lengths"
+    others = [parsed.text, parsed.input, *([parsed.length] if parsed.lengths else [])]
+    if any(other is not None for other in others):
+        raise UserError(f"{option} makes a text of gaps; give no --text or --input with it")
+    if parsed.lengths is not None:
+        return ["[MASK]" * config.length_range[1]]
     check_range("--length", parsed.length, least=1, most=MOST_ROWS)
     return ["[MASK]" * parsed.length]
 

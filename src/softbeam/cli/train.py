@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
-from softbeam.cli import ladder
+from softbeam.cli import ladder, train_mlm
 from softbeam.cli.help_pages import COMPARE_HELP, SWEEP_HELP
 from softbeam.cli.implied import implied_search, same_beam, without_objective
 from softbeam.cli.parser import (
@@ -97,7 +97,10 @@ def train(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print("usage: softbeam train RECIPE [--out RUN] [any field] (RECIPE --help lists them)\n")
         print(recipe_list())
+        print(f"  {train_mlm.NAME:12} {train_mlm.ABOUT}")
         return 0
+    if words[0] == train_mlm.NAME:
+        return train_mlm.train_mlm(words[1:])
     config, parsed = parse_run("train", words)
     run = api.train(
         config,

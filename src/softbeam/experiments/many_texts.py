@@ -17,7 +17,6 @@ import torch
 
 from softbeam.errors import UserError
 from softbeam.models import catalogue
-from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.runtime import inputs
 from softbeam.runtime.cells import Result, Work, read_record, read_result
 from softbeam.runtime.cluster import Cluster
@@ -27,6 +26,7 @@ from softbeam.sampling.texts.infill import fill_texts
 from softbeam.sampling.texts.sampler import group_size
 from softbeam.sampling.texts.score import score_texts
 from softbeam.sampling.texts.settings import SamplingConfig
+from softbeam.types import TextModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def state(mlm: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def loaded(model: Model) -> HfMaskedLM:
+def loaded(model: Model) -> TextModel:
     """Load a model, once for all groups of a process.
 
     Raises UserError if its files differ from those of the command.

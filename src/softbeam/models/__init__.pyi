@@ -1,7 +1,9 @@
 from .catalogue import load_mlm as load_mlm
 from .conditional_masked import ConditionalMlm as ConditionalMlm
+from .hollow import HollowMlm as HollowMlm
 from .huggingface.causal import HfCausalLM as HfCausalLM
 from .huggingface.masked import HfMaskedLM as HfMaskedLM
+from .huggingface.prefixes import HfPrefixLM as HfPrefixLM
 from .huggingface.seq2seq import HfSeq2Seq as HfSeq2Seq
 from .layers import TransformerShape as TransformerShape
 from .lstm import Seq2Seq as Seq2Seq

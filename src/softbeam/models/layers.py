@@ -190,8 +190,8 @@ class TransformerShape:
     def __post_init__(self) -> None:
         check_sizes(width=self.width, layers=self.layers, heads=self.heads, longest=self.longest)
 
-    def stack(self, *, source: bool = False) -> nn.ModuleList:
-        """Make the layers of one side; with `source`, they also attend to a source."""
+    def stack(self, *, source: bool = False, layers: int | None = None) -> nn.ModuleList:
+        """Make the layers of one side, or some; with `source`, they also attend to a source."""
         return nn.ModuleList(
             Layer(
                 self.width,
@@ -202,7 +202,7 @@ class TransformerShape:
                 norm_first=self.norm_first,
                 eps=self.eps,
             )
-            for _ in range(self.layers)
+            for _ in range(self.layers if layers is None else layers)
         )
 
     def last_norm(self) -> nn.Module:

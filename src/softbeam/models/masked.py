@@ -40,12 +40,7 @@ class TransformerMlm(nn.Module):
     ):
         super().__init__()
         check_sizes(vocab=vocab)
-        outside = [i for i in (pad_id, mask_id, *specials) if not 0 <= i < vocab]
-        if outside or pad_id == mask_id:
-            raise ValueError(
-                f"pad_id={pad_id}, mask_id={mask_id}, specials={list(specials)}: "
-                f"pad_id and mask_id must differ, and all must be from 0 to {vocab - 1}"
-            )
+        kept = checked_specials(vocab, pad_id, mask_id, specials)
         self.pad_id, self.mask_id, self.longest = pad_id, mask_id, shape.longest
         self.embed = embedding(vocab, shape.width)
         self.position = embedding(shape.longest, shape.width)
@@ -53,7 +48,6 @@ class TransformerMlm(nn.Module):
         self.dense = nn.Linear(shape.width, shape.width)
         self.bias = nn.Parameter(torch.zeros(vocab))
         self.dropout = nn.Dropout(shape.dropout)
-        kept = kept_tokens(vocab, [pad_id, mask_id, *specials])
         self.register_buffer("kept", kept, persistent=False)
 
     @property
@@ -109,3 +103,16 @@ class TransformerMlm(nn.Module):
         for layer in self.layers[:-1]:
             x = layer(x, real)
         return x, real
+
+
+def checked_specials(
+    vocab: int, pad_id: int, mask_id: int, specials: Sequence[int]
+) -> Bool[Tensor, " vocab"]:
+    """Mark the tokens that a text may hold. Raises ValueError if a special token is impossible."""
+    outside = [i for i in (pad_id, mask_id, *specials) if not 0 <= i < vocab]
+    if outside or pad_id == mask_id:
+        raise ValueError(
+            f"pad_id={pad_id}, mask_id={mask_id}, specials={list(specials)}: "
+            f"pad_id and mask_id must differ, and all must be from 0 to {vocab - 1}"
+        )
+    return kept_tokens(vocab, [pad_id, mask_id, *specials])

@@ -36,14 +36,18 @@ from .kernels import (
     metropolis_hastings as metropolis_hastings,
     replica_exchange as replica_exchange,
 )
+from .lengths import length_metropolis_hastings as length_metropolis_hastings
 from .masked_search import mask_predict as mask_predict
+from .power import power_metropolis_hastings as power_metropolis_hastings
 from .proposals import (
     MaskedConditionals as MaskedConditionals,
     UniformProposals as UniformProposals,
 )
+from .strided import StridedEnergy as StridedEnergy
 from .terms import (
     EditDistance as EditDistance,
     HammingDistance as HammingDistance,
+    LengthEnergy as LengthEnergy,
     PhraseCount as PhraseCount,
 )
 from .texts.api import Samples as Samples, infill as infill, sample as sample, score as score

@@ -102,7 +102,7 @@ def described(texts: Int[Tensor, "texts time"], oracle: Oracle) -> dict[str, flo
     figures["pairs"] = float(half((found - expected).flatten(1)).mean())
     figures["energy"] = float(oracle.energy(texts).mean())
     figures["repeated tokens"] = float((texts[:, 1:] == texts[:, :-1]).double().mean())
-    figures["entropy of tokens"] = entropy_of_tokens(texts, oracle.vocab)
+    figures["entropy of tokens"] = float(entropy_of_each(texts, oracle.vocab).mean())
     return figures
 
 
@@ -129,10 +129,10 @@ def frequencies(texts: Int[Tensor, "texts time"], vocab: int) -> Float[Tensor, "
     return counts.double().unflatten(0, (edges, vocab, vocab)) / len(texts)
 
 
-def entropy_of_tokens(texts: Int[Tensor, "texts time"], vocab: int) -> float:
-    """The mean entropy of the tokens within a text, in nats: low for monotonous texts."""
+def entropy_of_each(texts: Int[Tensor, "texts time"], vocab: int) -> Float[Tensor, " texts"]:
+    """The entropy of the tokens within each text, in nats: low for monotonous texts."""
     counts = torch.nn.functional.one_hot(texts, vocab).double().mean(1)
-    return float(torch.special.entr(counts).sum(-1).mean())
+    return torch.special.entr(counts).sum(-1)
 
 
 def as_text(result: Audit) -> str:

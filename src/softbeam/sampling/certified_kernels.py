@@ -14,8 +14,9 @@ from softbeam.sampling.kernels import (
     exact_gibbs,
     metropolis_hastings,
 )
+from softbeam.sampling.lengths import cgmh, length_metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals, UniformProposals
-from softbeam.sampling.tiny import TinyMLM, every_text
+from softbeam.sampling.tiny import TinyMLM, every_length, every_text
 from softbeam.types import Energy, Kernel, MaskedLM
 
 Make = Callable[[MaskedLM, Energy], Kernel]
@@ -27,6 +28,7 @@ class Named(NamedTuple):
     make: Make
     block: int
     what: str
+    grows: bool = False  # texts of all lengths from 0 on, not of one
 
 
 KERNELS = {
@@ -82,6 +84,18 @@ KERNELS = {
         2,
         "the site and the token that the conditionals favour",
     ),
+    "lengths": Named(
+        lambda mlm, energy: length_metropolis_hastings(energy, MaskedConditionals(mlm)),
+        1,
+        "replaces, inserts and deletes; texts of all lengths up to --time",
+        grows=True,
+    ),
+    "cgmh": Named(
+        lambda mlm, energy: cgmh(energy, MaskedConditionals(mlm)),
+        1,
+        "the acceptance that CGMH published: not invariant, must fail",
+        grows=True,
+    ),
     "nucleus": Named(
         lambda mlm, energy: metropolis_hastings(energy, MaskedConditionals(mlm, nucleus=0.6)),
         1,
@@ -115,7 +129,8 @@ def certificates(
         raise UserError(f"{kernel} takes no masked language model and energy: {error}") from error
     if not isinstance(chosen, Kernel):
         raise UserError(f"{kernel} returned a {type(chosen).__name__}, not a Kernel")
-    return certify(chosen, target, every_text(mlm, time=time), block=named.block, seed=seed)
+    states = every_length(mlm, longest=time) if named.grows else every_text(mlm, time=time)
+    return certify(chosen, target, states, block=named.block, seed=seed)
 
 
 def imported(path: str, what: str = "kernel", names: Iterable[str] = KERNELS) -> Any:

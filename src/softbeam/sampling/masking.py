@@ -4,7 +4,7 @@ In all of this package `allowed` is the set of tokens that a position may hold: 
 positions (`vocab`), or a table (`chain time vocab`). A position with an empty set is frozen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,7 @@ from softbeam.tensors import distinct_rows, moved
 from softbeam.types import MaskedLM
 
 ROWS = 256  # rows that the model gets at once
+ONE_PASS = 8  # a row of all sites costs this many times the output layer of a row of one site
 
 
 def packed_logits(
@@ -52,9 +53,13 @@ def site_logits(
     At most `limit` sites are computed at a time. Texts of similar lengths go together, cut to the
     longest of them, so that short texts are not padded to the length of long ones. Rows that are
     equal with their sites masked, as those of chains that hold the same text, are computed once.
+    A `OnePassMlm` computes a row for each text instead of one for each site.
     """
     if limit < 1:
         raise ValueError(f"limit={limit} must be at least 1")
+    if (whole := in_one_pass(mlm)) is not None:
+        yield from one_pass_logits(mlm.pad_id, whole, tokens, row, site, owner, limit=limit)
+        return
     place = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
     lengths = (place * (tokens != mlm.pad_id)).amax(-1)[row].maximum(site + 1)
     source = torch.zeros_like(row) if owner is None else owner[row]
@@ -75,6 +80,44 @@ def site_logits(
         yield index, logits
 
 
+Every = Callable[[Tensor, Tensor], Tensor]  # `every_logits` of a `OnePassMlm`
+
+
+def in_one_pass(mlm: MaskedLM) -> Every | None:
+    """Return the `every_logits` of a model, also of a wrapped one; None if it has none."""
+    return getattr(mlm, "every_logits", None)
+
+
+def one_pass_logits(
+    pad_id: int,
+    every: Every,
+    tokens: Int[Tensor, "rows time"],
+    row: Int[Tensor, " sites"],
+    site: Int[Tensor, " sites"],
+    owner: Int[Tensor, " rows"] | None,
+    *,
+    limit: int,
+) -> Iterator[tuple[Int[Tensor, " cells"], Float[Tensor, "cells vocab"]]]:
+    """Yield what `site_logits` yields, from one row for each distinct text.
+
+    As many texts go together as have about `ONE_PASS` times `limit` tokens, shorter ones first.
+    """
+    source = torch.zeros_like(tokens[:, 0]) if owner is None else owner
+    used, which = row.unique(return_inverse=True)
+    distinct, place = distinct_rows(torch.cat([tokens, source[:, None]], 1)[used])
+    texts, sources = distinct[:, :-1], distinct[:, -1]
+    order = (texts != pad_id).sum(-1).argsort()
+    turn = order.argsort()[place[which]]
+    size = max(1, ONE_PASS * limit // max(tokens.shape[1], 1))
+    for start in range(0, len(order), size):
+        some = order[start : start + size]
+        index = ((turn >= start) & (turn < start + size)).nonzero()[:, 0]
+        width = int((texts[some] != pad_id).sum(-1).max())
+        logits = every(texts[some, :width], sources[some])
+        at = (moved(part, logits.device) for part in (turn[index] - start, site[index]))
+        yield index, logits[tuple(at)]
+
+
 class WrappedMlm:
     """A masked language model that passes everything on to another; subclasses change a part."""
 
@@ -88,6 +131,11 @@ class WrappedMlm:
     @property
     def allowed(self) -> Bool[Tensor, " vocab"]:
         return self.mlm.allowed
+
+    @property
+    def every_logits(self) -> Every | None:
+        """That of the other model, if it has one."""
+        return in_one_pass(self.mlm)
 
     def logits(
         self,

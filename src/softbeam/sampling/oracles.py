@@ -81,6 +81,14 @@ class TableOracle(Oracle):
         shape = (vocab,) * time
         return cls(scale * torch.randn(shape, generator=rng, dtype=torch.float64))
 
+    @classmethod
+    def sticky(cls, vocab: int = 3, time: int = 4, *, stay: float = 0.9) -> "TableOracle":
+        """Make texts whose next token is the same with the probability `stay`, else any other."""
+        texts = every(vocab, time)
+        same = (texts[:, 1:] == texts[:, :-1]).sum(-1)
+        p = stay**same * ((1 - stay) / (vocab - 1)) ** (time - 1 - same)
+        return cls(p.log().unflatten(0, (vocab,) * time))
+
     def energy(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
         """-log p of texts."""
         return -self.log_joint[tuple(tokens.T)]

@@ -73,3 +73,23 @@ class PhraseCount:
                 matches = matches & edges[:, : matches.shape[1]] & edges[:, size:]
             total = total + matches.sum(-1)
         return total
+
+
+@dataclass(frozen=True, eq=False)
+class LengthEnergy:
+    """An offset for each length: states how likely texts of different lengths are to be.
+
+    Args:
+        offsets: the energy of texts of 0, 1, 2, ... tokens; longer ones have an infinite energy.
+        pad_id: the number of the padding token, which does not count.
+        frame: the number of fixed tokens around a text, which do not count.
+    """
+
+    offsets: Float[Tensor, " lengths"]
+    pad_id: int
+    frame: int = 0
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        lengths = (tokens != self.pad_id).sum(-1) - self.frame
+        table = torch.cat([self.offsets, self.offsets.new_full((1,), float("inf"))])
+        return table[lengths.clamp_max(len(self.offsets))]

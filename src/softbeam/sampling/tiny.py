@@ -3,9 +3,10 @@
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from softbeam.exact import Space
-from softbeam.sampling.masking import WrappedMlm
+from softbeam.sampling.masking import Every, WrappedMlm, in_one_pass
 from softbeam.types import MaskedLM
 
 
@@ -74,8 +75,29 @@ class CountedMlm(WrappedMlm):
         self.cells += int(masked.sum())
         return super().logits(tokens, masked, owner)
 
+    @property
+    def every_logits(self) -> Every | None:
+        """That of the other model, if it has one; a row of it counts as one."""
+        every = in_one_pass(self.mlm)
+        if every is None:
+            return None
+
+        def counted(tokens: Tensor, owner: Tensor) -> Tensor:
+            self.calls, self.rows = self.calls + 1, self.rows + len(tokens)
+            self.cells += tokens.numel()
+            return every(tokens, owner)
+
+        return counted
+
 
 def every_text(mlm: MaskedLM, *, time: int) -> Int[Tensor, "state time"]:
     """List every text of `time` allowed tokens."""
     forbidden = tuple((~mlm.allowed).nonzero()[:, 0].tolist())
     return torch.cat(list(Space(vocab=len(mlm.allowed), time=time, forbidden=forbidden)))
+
+
+def every_length(mlm: MaskedLM, *, longest: int) -> Int[Tensor, "state longest"]:
+    """List every text of 0 to `longest` allowed tokens, padded on the right."""
+    tables = [mlm.allowed.new_zeros(1, 0).long()]
+    tables += [every_text(mlm, time=time) for time in range(1, longest + 1)]
+    return torch.cat([pad(t, (0, longest - t.shape[1]), value=mlm.pad_id) for t in tables])

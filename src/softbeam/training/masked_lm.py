@@ -6,6 +6,7 @@ that see texts without masks; sampling and scoring never do.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +14,9 @@ from torch import Generator, Tensor, nn
 
 from softbeam.objectives.losses.masked import Hide, hidden_at_rate, masked_cross_entropy
 from softbeam.training.optimization import ramp
-from softbeam.types import MaskedLM
+from softbeam.types import Loss, MaskedLM
+
+LossOf = Callable[[Any, Tensor, Tensor], Loss]  # (model, texts, hidden)
 
 
 def train_mlm(
@@ -25,6 +28,7 @@ def train_mlm(
     batch: int = 64,
     learning_rate: float = 1e-3,
     hide: Hide = hidden_at_rate,
+    loss: LossOf = masked_cross_entropy,
     watch: Callable[[int, float], None] | None = None,
 ) -> None:
     """Train a model that is a `MaskedLM` on texts padded on the right; it ends in evaluation mode.
@@ -40,6 +44,7 @@ def train_mlm(
         batch: texts of an update.
         learning_rate: at its highest.
         hide: which tokens are to be predicted.
+        loss: of the model, texts and what is hidden in them.
         watch: called with the update and its loss, in nats a token.
     """
     if not isinstance(model, MaskedLM):
@@ -57,14 +62,14 @@ def train_mlm(
             rows = texts[order[first : first + batch]]
             real = rows != model.pad_id
             rows, real = (table[:, : int(real.sum(1).max())] for table in (rows, real))
-            loss = masked_cross_entropy(model, rows, hide(real, rng))
+            value = loss(model, rows, hide(real, rng))
             optimizer.zero_grad()
-            (loss.total / loss.size).backward()
+            (value.total / value.size).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             if watch is not None:
-                watch(update, loss.total.item() / loss.size)
+                watch(update, value.total.item() / value.size)
     model.eval()
 
 

@@ -73,7 +73,8 @@ def test_an_estimate_is_rows_times_the_seconds_of_a_row(monkeypatch):
     minutes = rows * 50 * 0.1 / 60
     said = estimated(mlm, groups, config, sweeps=50)
     assert said == (
-        f"about {minutes:.0f} min for 4 chains x 50 sweeps of 3 positions; "
+        f"about {minutes:.0f} min ({rows * 50:,} rows of the model) "
+        "for 4 chains x 50 sweeps of 3 positions; "
         f"--sweeps 5 --burn-in 1 takes {minutes * 6:.0f} s"
     )
     assert estimated(mlm, groups, config, sweeps=25).startswith(f"about {minutes / 2:.0f} min ")
@@ -102,7 +103,8 @@ def test_the_command_says_it_and_draws_the_same_samples(tmp_path, monkeypatch, c
     words = ["sample", "--mlm", "mlm", "--text", TEXTS[0], "--chains", "2", "--sweeps", "4"]
     words += ["--burn-in", "1"]
     assert main([*words, "--out", "a.jsonl"]) == 0
-    assert "about 1 s for 2 chains x 4 sweeps of 3 positions\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(r"about 1 s \(\d+ rows of the model\) for 2 chains x 4 sweeps of 3 pos", said)
     assert main([*words, "--out", "b.jsonl", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()

@@ -22,9 +22,8 @@ from torch.nn.functional import gelu, linear
 from softbeam.errors import UserError
 from softbeam.experiments.bench.measuring import in_child, timed
 from softbeam.experiments.bench.plain_sampler import FullLogits, plain_sampler
-from softbeam.experiments.bench.score import SHAPES, VOCAB, random_bert
+from softbeam.experiments.bench.score import SHAPES, VOCAB, pretrained, random_bert
 from softbeam.experiments.bench.trained_mlm import trained_mlm
-from softbeam.models.catalogue import load_mlm
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.models.masked import TransformerMlm
 from softbeam.runtime.synchronizations import count_synchronizations
@@ -81,7 +80,7 @@ def setting(
         texts = ["".join(f"w{(7 * i + j) % 40}" for j in range(time)) for i in range(chains)]
         prompts = loaded.encode(texts)
         return Setting(loaded, prompts.tokens, ~prompts.frozen, block)
-    loaded = load_mlm(model, dtype="float64" if double else "float32")
+    loaded = pretrained(model, "float64" if double else "float32")
     prompts = loaded.encode([HEAVY_CHAIN if model.endswith("-vh") else REACTION] * chains)
     return Setting(loaded, prompts.tokens, ~prompts.frozen, block)
 

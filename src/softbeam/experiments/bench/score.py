@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from softbeam.errors import need
+from softbeam.errors import UserError, need
 from softbeam.experiments.bench.measuring import in_child
 from softbeam.models import catalogue, conversions
 from softbeam.models.huggingface.masked import HfMaskedLM
@@ -40,7 +40,15 @@ REACTIONS = "CC(=O)O.OCCC>>CC(=O)O", "CCN.CC(=O)Cl>>CC(=O)NCC"
 
 def model_of(name: str) -> HfMaskedLM:
     """A model of a published shape with random weights, or a pretrained model."""
-    return random_bert(name, VOCAB) if name in SHAPES else catalogue.load_mlm(name)
+    return random_bert(name, VOCAB) if name in SHAPES else pretrained(name)
+
+
+def pretrained(name: str, dtype: str = "float32") -> HfMaskedLM:
+    """Load a Hugging Face model. Raises UserError if it is one of `softbeam train masked-lm`."""
+    mlm = catalogue.load_mlm(name, dtype=dtype)
+    if not isinstance(mlm, HfMaskedLM):
+        raise UserError(f"--models {name}: is no Hugging Face model")
+    return mlm
 
 
 def random_bert(name: str, vocab: int) -> HfMaskedLM:

@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 from softbeam.errors import UserError
 from softbeam.models.huggingface.fast_rows import FastRows
 from softbeam.models.huggingface.hub import loading_options
+from softbeam.models.residues import amino_acids
 from softbeam.runtime.files import LARGEST_TENSORS, check_input
 from softbeam.tensors import length_mask, lengths_of, may_stand, moved
 from softbeam.types import Prompts, WordParts
@@ -77,7 +78,7 @@ class HfMaskedLM:
         self._allowed = torch.zeros(vocab, dtype=torch.bool)
         self._allowed[[i for i in usable if i < vocab]] = True
         self._glue = letters_stand_alone(tokenizer, usable)
-        self._alphabet = amino_acids(tokenizer, self._allowed)
+        self._alphabet = amino_acids(tokenizer.convert_ids_to_tokens, self._allowed)
         self._word_parts = word_parts(tokenizer, self._allowed)
 
     @classmethod
@@ -411,20 +412,6 @@ def usable_ids(tokenizer: Any) -> list[int]:
     if not usable:
         raise UserError(f"all {len(tokens)} tokens of the tokenizer are special or unused")
     return usable
-
-
-AMINO_ACIDS = set("ACDEFGHIKLMNPQRSTVWY")
-OTHER_RESIDUES = set("XBUZOJ*.-")  # unknown, ambiguous or rare residues, stops, gaps
-
-
-def amino_acids(tokenizer: Any, allowed: Bool[Tensor, " vocab"]) -> Bool[Tensor, " vocab"]:
-    """The 20 amino acids if the tokens are those of proteins, otherwise all allowed tokens."""
-    ids = allowed.nonzero()[:, 0].tolist()
-    names = tokenizer.convert_ids_to_tokens(ids)
-    if not AMINO_ACIDS <= {*names} <= AMINO_ACIDS | OTHER_RESIDUES:
-        return allowed
-    standard = [i for i, name in zip(ids, names, strict=True) if name in AMINO_ACIDS]
-    return torch.zeros_like(allowed).index_fill(0, torch.tensor(standard), True)
 
 
 SPACES = ("Ġ", "▁", "Ċ", "ĉ")  # how tokenizers write a space, a line's end or a tab before a word

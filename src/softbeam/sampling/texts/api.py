@@ -75,8 +75,9 @@ def score(
     mlm: TextModel,
     texts: str | Sequence[str],
     *,
-    energy: Literal["local", "raw"] = "local",
+    energy: Literal["local", "raw", "strided"] = "local",
     rows: Rows = 256,
+    stride: int = 8,
     device: str | None = None,
 ) -> list[Scored]:
     """Compute the pseudo-log-likelihood of each text, and of each of its tokens.
@@ -84,12 +85,14 @@ def score(
     Args:
         mlm: the model, as `load_mlm` returns it.
         texts: one or several texts without gaps.
-        energy: local sums log-probabilities; raw sums logits.
+        energy: local sums log-probabilities; raw sums logits; strided masks every `stride`-th token
+            together, which takes `stride` rows instead of one for each token.
         rows: the largest number of masked rows that the model gets at once; auto is what fits.
+        stride: of a strided energy.
         device: where the model runs, as in `sample`.
     """
     prompts, mlm = [texts] if isinstance(texts, str) else list(texts), placed(mlm, device)
-    return list(score_texts(mlm, prompts, energy=energy, rows=rows))
+    return list(score_texts(mlm, prompts, energy=energy, rows=rows, stride=stride))
 
 
 def infill(

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from softbeam.sampling.energies import counted_sites
-from softbeam.sampling.masking import ROWS
+from softbeam.sampling.masking import ROWS, in_one_pass
 from softbeam.sampling.texts.sampler import Sampler, allowed_tokens
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.types import TextModel
@@ -51,7 +51,9 @@ def estimated(
     texts = sum(len(group.tokens) for group in groups) // config.chains
     what = f"{config.chains} chains x {config.sweeps} sweeps of {positions} positions"
     what = f"{texts} texts x {what}" if texts > 1 else what
-    return f"about {duration(seconds)} for {what}{advice(config, seconds / max(share, 1e-9))}"
+    total = f"{rows * config.sweeps * share:,.0f} rows of the model"
+    more = advice(config, seconds / max(share, 1e-9))
+    return f"about {duration(seconds)} ({total}) for {what}{more}"
 
 
 def advice(config: SamplingConfig, seconds: float) -> str:
@@ -95,15 +97,21 @@ def sweep_rows(mlm: TextModel, group: Sampler, config: SamplingConfig, changed: 
     """Estimate the number of masked rows that the model gets in a sweep of a group.
 
     A proposal needs a row of each chain, unless an earlier energy has it. The energy of a changed
-    text needs a row for each of its sites. Exact Gibbs tries all tokens.
+    text needs a row for each of its sites, of a `OnePassMlm` one. Exact Gibbs tries all tokens.
     """
     sites = (counted_sites(mlm, group.tokens) | group.free).sum(-1)
+    strided = config.energy == "strided"
+    if one_pass := in_one_pass(mlm) is not None and not strided:
+        sites = torch.ones_like(sites)
+    sites = sites.clamp_max(config.stride) if strided else sites
     steps, size = blocks_of(group, config)
+    if config.lengths is not None:  # every change of length is another text, with rows of its own
+        return float((steps * (1 + sites)).sum())
     if config.kernel == "exact-gibbs":
         return float((steps * sites).sum() * allowed_tokens(mlm, config.allowed).sum())
     energy = torch.ones_like(steps) if config.kernel == "gibbs" else 1 - (1 - changed) ** size
-    known = (size == 1).double() * (config.kernel == "mh")
-    rows = steps * (1 - known) + steps * energy * (sites - known)
+    known = (size == 1).double() * (config.kernel == "mh" and not strided)
+    rows = steps * (1 - known) + steps * energy * (sites if one_pass else sites - known)
     return float((rows + known * steps.minimum(1 / energy.clamp_min(1e-9))).sum())
 
 

@@ -51,11 +51,15 @@ from softbeam.sampling.chains import Record
 from softbeam.sampling.texts.estimate import estimated
 from softbeam.sampling.texts.sampler import Sampler, generator, group_size, sampler, samplers
 from softbeam.sampling.texts.settings import SamplingConfig
-from softbeam.tensors import may_stand
 from softbeam.types import ChainState, TextModel
 
 Header = dict[str, Any]
 T = TypeVar("T")
+ADDED = {
+    "lengths": None,
+    "length_offset": 0.0,
+    "stride": 8,
+}  # settings that older files do not have
 PATIENCE = 0.7  # seconds that the model's current operation may take after a signal
 
 
@@ -192,7 +196,7 @@ def write_samples(
                 for group in range(start, len(groups)):
                     run = partial(groups[group].run, rng, state=state, first=sweep)
                     for record in stoppable(partial(run, on_step=progress.within), stop):
-                        rows = sample_rows(mlm, groups[group], record, config, group)
+                        rows = sample_rows(mlm, record, config, group)
                         writer.write(rows, group, record, rng)
                         progress.advance(shown=progress_of(record))
                     rng, state, sweep = generator(config, group + 1), None, 0
@@ -212,7 +216,7 @@ def group_lines(
     """Sample a group of texts alone, and yield its lines, sweep by sweep."""
     chains = sampler(mlm, texts, config)
     for record in chains.run(generator(config, group)):
-        yield b"".join(map(as_line, sample_rows(mlm, chains, record, config, group)))
+        yield b"".join(map(as_line, sample_rows(mlm, record, config, group)))
 
 
 def write_groups(header: Header, out: Path, groups: Iterable[bytes]) -> None:
@@ -261,11 +265,10 @@ def progress_of(record: Record) -> dict[str, str]:
 
 
 def sample_rows(
-    mlm: TextModel, chains: Sampler, record: Record, config: SamplingConfig, group: int
+    mlm: TextModel, record: Record, config: SamplingConfig, group: int
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each chain after a sweep; its tokens are without padding."""
     tokens, counts = record.state.tokens, torch.stack(list(record.counts), -1).tolist()
-    real = chains.tokens != mlm.pad_id
     texts = mlm.decode(tokens)
     for i, energy in enumerate(record.state.energy.tolist()):
         yield {
@@ -277,7 +280,7 @@ def sample_rows(
             "energy": energy,
             **dict(zip(record.counts._fields, counts[i], strict=True)),
             "text": texts[i],
-            "tokens": tokens[i][real[i]].tolist(),
+            "tokens": tokens[i][tokens[i] != mlm.pad_id].tolist(),
         }
 
 
@@ -381,8 +384,8 @@ def load_state(
             raise ValueError(
                 f"chains of shape {tuple(state.tokens.shape)}, not {tuple(like.shape)}"
             )
-        kept = torch.where(chains.free, may_stand(state.tokens, mlm.allowed), state.tokens == like)
-        if not bool(kept.all()) or not bool(state.energy.isfinite().all()):
+        fits = chains.fits(state.tokens, mlm.allowed, mlm.pad_id)
+        if not fits or not bool(state.energy.isfinite().all()):
             raise ValueError("its chains do not fit the texts")
         rng.set_state(tensors["random"])
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
@@ -401,6 +404,9 @@ def same_settings(path: Path, header: Header, wanted: Header) -> None:
         if header.get(name) == value or name in ("inputs", "accepted"):
             continue
         if name == "settings" and isinstance(before := header.get(name), dict):
+            before = ADDED | before
+            if before == value:
+                continue
             other = (key for key in value if before.get(key) != value[key])
             header, name = before, next(other, "further settings")
             value = value.get(name)

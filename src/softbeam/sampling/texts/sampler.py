@@ -26,12 +26,15 @@ from softbeam.sampling.chains import (
     fill_randomly,
     run_chains,
 )
-from softbeam.sampling.energies import LocalEnergy, RawEnergy, WeightedSum
+from softbeam.sampling.energies import WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.fitting_rows import FittingRows
 from softbeam.sampling.kernels import degenerate_gibbs, exact_gibbs
+from softbeam.sampling.lengths import length_metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
+from softbeam.sampling.strided import named_energy
 from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
+from softbeam.sampling.texts.growing import check_gaps, frame_of, length_term, shortened
 from softbeam.sampling.texts.settings import SamplingConfig, row_limit
 from softbeam.tensors import may_stand
 from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, TextModel
@@ -46,6 +49,7 @@ class Sampler(NamedTuple):
     kernel: Callable[[float], Kernel]  # the kernel at a temperature of the target
     warm_up: Kernel  # the kernel of forced sweeps
     plan: Plan
+    grows: bool = False  # texts change their length
 
     def run(
         self,
@@ -72,6 +76,16 @@ class Sampler(NamedTuple):
             on_step=on_step,
         )
 
+    def fits(
+        self, tokens: Int[Tensor, "chain time"], allowed: Bool[Tensor, " vocab"], pad_id: int
+    ) -> bool:
+        """Tell whether these can be texts of the chains."""
+        kept, standing = tokens == self.tokens, may_stand(tokens, allowed)
+        if not self.grows:
+            return bool(torch.where(self.free, standing, kept).all())
+        frame = torch.cat([self.tokens[~self.free], torch.tensor([pad_id])])
+        return bool((standing | torch.isin(tokens, frame)).all())
+
 
 class Ingredients(NamedTuple):
     """What kernels and starting points are built from."""
@@ -86,10 +100,11 @@ class Ingredients(NamedTuple):
 
 # The kernel "mh" has a new cache in each sweep. So a sweep depends on its first state alone, and
 # continuing from a checkpoint repeats it to the last bit.
-KERNELS: dict[str, Callable[[Ingredients, float], Kernel]] = {
-    "mh": lambda of, t: fast_metropolis_hastings(of.energy, of.propose, temperature=t),
-    "gibbs": lambda of, t: degenerate_gibbs(of.propose, of.energy),
-    "exact-gibbs": lambda of, t: exact_gibbs(of.energy, allowed=of.allowed, temperature=t),
+KERNELS: dict[str, Callable[[Ingredients, SamplingConfig, float], Kernel]] = {
+    "mh": lambda of, _, t: fast_metropolis_hastings(of.energy, of.propose, temperature=t),
+    "gibbs": lambda of, _, t: degenerate_gibbs(of.propose, of.energy),
+    "exact-gibbs": lambda of, _, t: exact_gibbs(of.energy, allowed=of.allowed, temperature=t),
+    "lengths": lambda of, config, t: length_kernel(of, config, t),
 }
 STARTS: dict[str, Callable[[Ingredients, Generator], Tensor]] = {
     "in-turn": lambda of, rng: fill_in_turn(of.conditionals, of.tokens, of.free, rng),
@@ -98,7 +113,6 @@ STARTS: dict[str, Callable[[Ingredients, Generator], Tensor]] = {
     "text": lambda of, rng: of.tokens,
 }
 BLOCKS: dict[str, Blocks] = {"linear": LinearBlocks(), "random": RandomBlocks()}
-ENERGIES: dict[str, Callable[..., Energy]] = {"local": LocalEnergy, "raw": RawEnergy}
 
 
 def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sampler:
@@ -109,13 +123,17 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
     tokens, free = text_rows(mlm, texts, config)
     allowed = allowed_tokens(mlm, config.allowed)
     terms = composed(mlm, texts, tokens, config)
+    if grows := config.lengths is not None:
+        check_gaps(free, config)
+        terms.append((1.0, length_term(free, config, mlm.pad_id)))
     lm = FittingRows(mlm) if config.rows == "auto" else mlm
     limit = row_limit(config.rows)
+    sizes = {"rows": limit, "stride": config.stride}
     of = Ingredients(
         tokens,
         free,
         allowed,
-        energy=WeightedSum([(1.0, ENERGIES[config.energy](lm, rows=limit)), *terms]),
+        energy=WeightedSum([(1.0, named_energy(config.energy, lm, **sizes)), *terms]),
         propose=proposals(lm, allowed, config),
         conditionals=MaskedConditionals(lm, allowed=allowed, rows=limit),
     )
@@ -124,10 +142,31 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
     return Sampler(
         tokens,
         free,
-        start=lambda rng: STARTS[config.start](of, rng),
-        kernel=lambda temperature: KERNELS[config.kernel](of, temperature),
+        start=lambda rng: STARTS[config.start](started(of, config, rng), rng),
+        kernel=lambda t: KERNELS["lengths" if grows else config.kernel](of, config, t),
         warm_up=degenerate_gibbs(of.propose, of.energy),
         plan=plan(config),
+        grows=grows,
+    )
+
+
+def started(of: Ingredients, config: SamplingConfig, rng: Generator) -> Ingredients:
+    """Draw the lengths of the chains, if texts change their length."""
+    if config.lengths is None:
+        return of
+    tokens, free = shortened(of.tokens, of.free, config, rng, of.conditionals.mlm.pad_id)
+    return of._replace(tokens=tokens, free=free)
+
+
+def length_kernel(of: Ingredients, config: SamplingConfig, temperature: float) -> Kernel:
+    """Make the kernel of texts that change their length."""
+    assert isinstance(of.propose, MaskedConditionals)
+    return length_metropolis_hastings(
+        of.energy,
+        of.propose,
+        lengths=config.length_range,
+        frame=frame_of(of.free),
+        temperature=temperature,
     )
 
 

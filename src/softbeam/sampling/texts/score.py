@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from softbeam.errors import UserError
-from softbeam.sampling.energies import LocalEnergy, RawEnergy
+from softbeam.errors import UserError, check_range
 from softbeam.sampling.fitting_rows import FittingRows
+from softbeam.sampling.strided import ENERGIES, named_energy
 from softbeam.sampling.texts.settings import Rows, check_choice, check_rows, row_limit
 from softbeam.types import MaskedLM, TextModel
 
-ENERGIES = {"local": LocalEnergy, "raw": RawEnergy}
 TOGETHER = 16  # texts in a batch, wherever it is scored, so that all get the same numbers
 TOKENS = 16_384  # the largest number of tokens that the model gets at once
 
@@ -32,6 +31,7 @@ def score_texts(
     *,
     energy: str = "local",
     rows: Rows = 256,
+    stride: int = 8,
     first: int = 0,
 ) -> Iterator[Scored]:
     """Yield the score of each text, in order.
@@ -42,21 +42,31 @@ def score_texts(
     Args:
         mlm: the masked language model.
         texts: texts without gaps.
-        energy: local sums log-probabilities; raw sums logits.
+        energy: local sums log-probabilities; raw sums logits; strided is cheaper.
         rows: the largest number of masked rows that the model gets at once.
+        stride: the distance of positions that a strided energy masks together.
         first: the number of the first text, for error messages.
     """
-    check_choice("--energy", energy, tuple(ENERGIES))
+    check_choice("--energy", energy, ENERGIES)
     check_rows(rows)
+    check_range("--stride", stride, least=1)
     lm = FittingRows(mlm) if rows == "auto" else mlm
     for start in range(0, len(texts), TOGETHER):
         together = texts[start : start + TOGETHER]
-        yield from score_batch(mlm, together, first + start, energy=energy, rows=rows, lm=lm)
+        place = first + start
+        yield from score_batch(mlm, together, place, energy=energy, rows=rows, stride=stride, lm=lm)
 
 
 @torch.inference_mode()
 def score_batch(
-    mlm: TextModel, texts: Sequence[str], first: int, *, energy: str, rows: Rows, lm: MaskedLM
+    mlm: TextModel,
+    texts: Sequence[str],
+    first: int,
+    *,
+    energy: str,
+    rows: Rows,
+    stride: int,
+    lm: MaskedLM,
 ) -> list[Scored]:
     """Score a few texts with `lm`; `first` is the number of the first one, for error messages."""
     prompts = mlm.encode(texts)
@@ -64,7 +74,7 @@ def score_batch(
     bounded = row_limit(rows)
     if rows != "auto":
         bounded = max(1, min(bounded, TOKENS // prompts.tokens.shape[1]))
-    scores = ENERGIES[energy](lm, rows=bounded).scores(prompts.tokens)
+    scores = named_energy(energy, lm, rows=bounded, stride=stride).scores(prompts.tokens)
     batch = []
     for text, ids, row, frozen in zip(texts, prompts.tokens, scores, prompts.frozen, strict=True):
         tokens = mlm.token_names(ids[~frozen].tolist())

@@ -1,5 +1,6 @@
 """Settings of a sampler: a frozen dataclass, whose fields are the flags of `softbeam sample`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
@@ -10,7 +11,10 @@ from softbeam.schedules import Constant, Linear, Schedule
 MOST_ROWS = 100_000  # chains, rows, or positions
 HEAVIEST = 1e6  # weight of a term of the energy
 # Fields that infilling has no use for, or decides itself.
-NOT_OF_INFILL = ("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once")
+NOT_OF_INFILL = (
+    *("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once"),
+    *("lengths", "length_offset"),
+)
 
 
 Rows = int | Literal["auto"]  # auto: as many as fit into the memory
@@ -25,7 +29,8 @@ class SamplingConfig:
         sweeps: passes over the free positions, including the burn-in
         burn_in: sweeps at the start that are left out of samples and statistics
         forced: sweeps of the burn-in that accept every proposal, so they are not exact
-        energy: the target is exp(-energy); local sums log-probabilities, raw sums logits
+        energy: the target is exp(-energy); local sums log-probabilities, raw sums logits, strided
+            is a cheaper target of its own, for long texts
         temperature: temperature of the target
         anneal: start,slope,floor of a temperature of the target that changes with every sweep
         kernel: mh (exact); exact-gibbs (exact, slow); gibbs (accepts every proposal, not exact)
@@ -49,13 +54,18 @@ class SamplingConfig:
         dtype: number format of the model; energies are summed in float32 or float64
         rows: largest number of masked rows that the model gets at once; auto is what fits
         at_once: chains that run side by side; more texts run after them, or in other processes
+        lengths: sample texts of A-B tokens, which grow and shrink by inserted and deleted tokens
+        length_offset: energy that each token adds to the target of --lengths; a negative number
+            favours long texts
+        stride: distance of the positions that --energy strided masks together; a text takes that
+            many rows
     """
 
     chains: int = 8
     sweeps: int = 50
     burn_in: int = 10
     forced: int = 0
-    energy: Literal["local", "raw"] = "local"
+    energy: Literal["local", "raw", "strided"] = "local"
     temperature: float = 1.0
     anneal: tuple[float, float, float] | None = None
     kernel: Literal["mh", "gibbs", "exact-gibbs"] = "mh"
@@ -77,6 +87,9 @@ class SamplingConfig:
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
     rows: Rows = 256
     at_once: int = 64
+    lengths: str | None = None
+    length_offset: float = 0.0
+    stride: int = 8
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -85,10 +98,11 @@ class SamplingConfig:
         check_range("--sweeps", self.sweeps, least=1)
         for name in ("chains", "at_once"):
             check_range(flag(name), getattr(self, name), least=1, most=MOST_ROWS)
+        check_range("--stride", self.stride, least=1, most=MOST_ROWS)
         check_rows(self.rows)
         for name in ("temperature", "proposal_temperature"):
             check_range(flag(name), getattr(self, name), **TEMPERATURES)
-        for name in ("near_weight", "lexicon_weight"):
+        for name in ("near_weight", "lexicon_weight", "length_offset"):
             check_range(flag(name), getattr(self, name), least=-HEAVIEST, most=HEAVIEST)
         check_range("--seed", self.seed, least=0, most=LARGEST_SEED)
         check_range("--nucleus", self.nucleus, above=0, most=1)
@@ -115,8 +129,29 @@ class SamplingConfig:
             raise UserError(
                 f"--block {self.block}: --kernel exact-gibbs takes 1 position at a time"
             )
+        if self.lengths is not None:
+            self._check_lengths()
         if self.kernel == "gibbs" and (self.temperature != 1 or self.anneal):
             raise UserError("--kernel gibbs has no target to temper; use --proposal-temperature")
+
+    def _check_lengths(self) -> None:
+        fixed = {"kernel": "mh", "block": 1, "proposal": "masked", "nucleus": 1.0, "forced": 0}
+        for name, value in fixed.items():
+            if getattr(self, name) != value:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: --lengths needs {value}")
+        if self.near is not None and self.near_distance == "hamming":
+            raise UserError("--near with --lengths: add --near-distance edit")
+        low, high = self.length_range
+        check_range("--lengths: its smaller number", low, least=1, most=high)
+        check_range("--lengths: its larger number", high, least=1, most=MOST_ROWS)
+
+    @property
+    def length_range(self) -> tuple[int, int]:
+        """The smallest and the largest number of tokens of `lengths`."""
+        numbers = re.fullmatch(r"(\d{1,9})-(\d{1,9})", self.lengths or "")
+        if numbers is None:
+            raise UserError(f"--lengths {self.lengths}: must be two numbers, as 100-130")
+        return int(numbers[1]), int(numbers[2])
 
     @property
     def target_temperature(self) -> Schedule:

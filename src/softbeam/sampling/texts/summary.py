@@ -38,6 +38,7 @@ else:
 RATES = {"accept": "accept", "repeated": "self", "novel": "novel", "stuck": "stuck"}
 SUMMARY: Types = {"header": dict, "samples": str, "seconds": (int, float), "texts": list}
 MOST_TEXTS = 6  # in one plot
+NOTHING = -1  # stands where a text has ended, in place of a token
 
 Row = Mapping[str, Any]
 
@@ -79,9 +80,9 @@ def text_chains(index: int, rows: Sequence[Row]) -> TextChains:
         table("energy"),
         *(table(name) / proposals for name in ("accepted", "repeated", "novel", "stuck")),
     )
-    if len({len(row["tokens"]) for row in rows}) > 1:
-        raise UserError(f"the rows of text {index} have different numbers of tokens")
-    tokens = torch.tensor([row["tokens"] for row in rows]).unflatten(0, (-1, chains))
+    width = max(len(row["tokens"]) for row in rows)
+    padded = [row["tokens"] + [NOTHING] * (width - len(row["tokens"])) for row in rows]
+    tokens = torch.tensor(padded).unflatten(0, (-1, chains))
     by_sweep = [texts[i : i + chains] for i in range(0, len(texts), chains)]
     return TextChains(index, trace, by_sweep, tokens)
 
@@ -114,10 +115,24 @@ def summary(
         **{name: value for name, value in own._asdict().items() if name != "mean"},
         "unique": unique_ratio(texts),
         "samples": len(texts),
+        **lengths_of(chains.tokens[chains.trace.kept]),
         "lowest_energy": float(samples.energy.min()),
         "lowest_text": texts[int(samples.energy.argmin())],
         **({"features": {name: m._asdict() for name, m in mixed.items()}} if mixed else {}),
     }
+
+
+def lengths_of(tokens: Int[Tensor, "sweep chain time"]) -> dict[str, Any]:
+    """Summarize the lengths of texts, if they differ."""
+    lengths = (tokens != NOTHING).sum(-1).double()
+    low, high = int(lengths.min()), int(lengths.max())
+    return {"tokens": [low, float(lengths.mean()), high]} if low < high else {}
+
+
+def length_note(row: Row) -> str:
+    """Say which lengths the samples of a text have."""
+    low, mean, high = row["tokens"]
+    return f"text {row['index']}: {low} to {high} tokens, {mean:.1f} on average"
 
 
 def as_table(rows: Sequence[Row]) -> str:
@@ -213,6 +228,7 @@ def as_text(record: Mapping[str, Any]) -> str:
         [
             as_table(rows),
             *(f"note: {line}" for line in (*record["header"]["caveats"], *advice(rows))),
+            *(length_note(row) for row in rows if "tokens" in row),
             f"{chains} ({settings['burn_in']} burn-in), {record['seconds']:.1f} s: "
             f"{record['samples']}, {record['plot'] or missing}",
         ]
