@@ -17,6 +17,7 @@ from softbeam.experiments.energies.results import row_name
 from softbeam.experiments.energies.tables import PRESETS, figure_cells, table_cells
 from softbeam.experiments.samplers import (
     cells as sampling_cells,
+    comparisons,
     finished as sampling_figures,
     results as sampling_results,
     tables as sampling_tables,
@@ -216,10 +217,12 @@ def test_cells_that_targets_share_are_counted_once():
 
 
 def test_the_command_line_knows_the_presets_and_targets():
-    everywhere = [preset for preset in reproduce.PRESETS if preset != "full"]  # of trained runs
-    assert everywhere == list(PRESETS) == list(sampling_tables.PRESETS)
+    assert set(reproduce.PRESETS) == set(PRESETS) == set(sampling_tables.PRESETS)
     assert list(reproduce.ENERGY_BASED) == list(energy_results.TARGETS)
-    assert list(reproduce.SAMPLED) == list(sampling_tables.CELLS) == list(sampling_results.TARGETS)
+    chains = [*reproduce.SAMPLED, *reproduce.ORDERS]
+    assert chains == list(sampling_results.TARGETS)
+    assert [*chains, *reproduce.TEXTS] == list(sampling_tables.CELLS)
+    assert set(reproduce.COMPARED) == set(comparisons.COMPARED)
     assert list(reproduce.TRAINING) == list(training_tables.TABLES)
 
 
