@@ -46,6 +46,8 @@ WORK = {  # the function that does a command's work, once its words are understo
     "report": "softbeam.reports.page.write_report",
     "report claims": "softbeam.experiments.reproduce.claims_in",
     "models convert": "softbeam.training.fairseq.convert",
+    "train masked-lm": "softbeam.training.own_mlm.train_own",
+    "power": "softbeam.models.catalogue.fetch",
 }
 
 

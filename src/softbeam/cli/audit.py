@@ -188,9 +188,12 @@ def on_a_model(parsed: Any, draws: int) -> int:
     order = sites[torch.randperm(len(sites), generator=rng)]
     sampler = sampler_named(parsed.sampler, parsed.steps, mlm.mask_id)
     if parsed.correct:
-        knobs = {"passes": parsed.correct, "stride": parsed.stride}
-        energy = chain_rule.ChainEnergy(mlm, order)
-        sampler = correcting.corrected(sampler, energy, **knobs)
+        draft, knobs = sampler, {"passes": parsed.correct, "stride": parsed.stride}
+
+        def sampler(lm: Any, *texts: Any) -> Any:  # the rows of energies count too
+            energy = chain_rule.ChainEnergy(lm, order)
+            return correcting.corrected(draft, energy, **knobs)(lm, *texts)
+
     try:
         result = model_audit.audit_model(sampler, mlm, tokens, hidden, order, seed=parsed.seed)
     except (ValueError, TypeError) as error:

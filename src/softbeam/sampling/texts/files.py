@@ -404,8 +404,7 @@ def same_settings(path: Path, header: Header, wanted: Header) -> None:
         if header.get(name) == value or name in ("inputs", "accepted"):
             continue
         if name == "settings" and isinstance(before := header.get(name), dict):
-            before = ADDED | before
-            if before == value:
+            if (before := ADDED | before) == value:
                 continue
             other = (key for key in value if before.get(key) != value[key])
             header, name = before, next(other, "further settings")
