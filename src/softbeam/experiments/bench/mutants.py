@@ -13,8 +13,7 @@ from time import process_time
 from typing import Any
 
 from softbeam.errors import need
-from softbeam.experiments.bench.score import theirs
-from softbeam.models import catalogue
+from softbeam.experiments.bench.score import model_of, theirs
 from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.sampling.texts.mutants import Variant, plan, single_substitutions
 from softbeam.sampling.variants import masked_marginals, pseudo_log_likelihoods
@@ -46,7 +45,7 @@ def run(
     need("minicons", "bench")
     rows = []
     for name in models:
-        rows.append(row := compared(catalogue.load_mlm(name), part, repeats) | {"model": name})
+        rows.append(row := compared(model_of(name), part, repeats) | {"model": name})
         progress(
             f"{name}: {row['variants']} variants: masked marginals {row['masked_s']:.2f} s "
             f"({row['masked_ratio']:.0f}x), pseudo-log-likelihoods {row['pll_s']:.0f} s "

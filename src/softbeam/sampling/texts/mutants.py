@@ -19,7 +19,7 @@ from softbeam.sampling.variants import (
     pseudo_log_likelihoods,
     wild_type_marginals,
 )
-from softbeam.types import ReadingModel
+from softbeam.types import TextModel
 
 PLL = "pseudo-log-likelihood"
 MARGINALS: dict[str, Callable[..., Tensor]] = {
@@ -162,9 +162,7 @@ class Plan(NamedTuple):
         return sum(count[name] for name in self.scores)
 
 
-def plan(
-    mlm: ReadingModel, sequence: str, variants: Sequence[Variant], scores: Sequence[str]
-) -> Plan:
+def plan(mlm: TextModel, sequence: str, variants: Sequence[Variant], scores: Sequence[str]) -> Plan:
     """Check what is to be scored, and convert it to tokens.
 
     Raises UserError if a score does not exist or does not suit a variant, or if tokens of the model
@@ -193,7 +191,7 @@ def plan(
 
 
 def scored(
-    mlm: ReadingModel, given: Plan, *, rows: int, on_done: Callable[[int], object] = bool
+    mlm: TextModel, given: Plan, *, rows: int, on_done: Callable[[int], object] = bool
 ) -> list[Scored]:
     """Score all variants; `on_done` is called with the number of variants that got a score.
 
@@ -222,7 +220,7 @@ def scored(
 
 
 def pll_differences(
-    mlm: ReadingModel, given: Plan, rows: int, on_done: Callable[[int], object]
+    mlm: TextModel, given: Plan, rows: int, on_done: Callable[[int], object]
 ) -> Float[Tensor, " variant"]:
     """Compute each variant's pseudo-log-likelihood minus that of the sequence, in batches."""
 
