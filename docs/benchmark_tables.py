@@ -131,6 +131,24 @@ BENCHES = {
             },
         },
     ),
+    "mutants": Bench(
+        "Variants of a protein",
+        "All 19 x 125 single substitutions of a heavy chain: masked marginals, and "
+        "pseudo-log-likelihoods (PLL), against the package minicons, which gives both in one pass. "
+        "PLL and minicons are estimated from a part ([why](design/0028-variant-scoring.md)).",
+        {
+            "rows": {
+                "model": "model",
+                "variants": "variants",
+                "timed": "part",
+                "masked, s": "masked_s",
+                "PLL, s": "pll_s",
+                "minicons, s": "minicons_s",
+                "masked, times as fast": "masked_ratio",
+                "PLL, times as fast": "pll_ratio",
+            }
+        },
+    ),
 }
 
 

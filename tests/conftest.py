@@ -73,16 +73,17 @@ def real(tmp_path_factory):
 
     cache = str(tmp_path_factory.mktemp("cache"))
 
-    def load(name: str):
+    def load(name: str, **options):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SOFTBEAM_CACHE", cache)
             try:
-                return catalogue.load_mlm(name)
+                return catalogue.load_mlm(name, **options)
             except UserError as error:
                 if "pip" not in str(error):
                     raise
                 absent(f"the package index cannot be reached: {error}")
 
+    load.cache = cache
     return load
 
 

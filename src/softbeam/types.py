@@ -191,6 +191,15 @@ class TextModel(MaskedLM, Protocol):
 
 
 @runtime_checkable
+class ReadingModel(TextModel, Protocol):
+    """A masked language model that also scores the tokens of texts in which nothing is masked."""
+
+    def read(
+        self, tokens: Int[Tensor, "rows time"], cells: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "cells vocab"]: ...  # of the cells, row by row
+
+
+@runtime_checkable
 class Energy(Protocol):
     """An energy E of texts: p(y) is proportional to exp(-E(y)) over the allowed texts."""
 

@@ -41,6 +41,7 @@ WORK = {  # the function that does a command's work, once its words are understo
     "sample": "softbeam.models.catalogue.load_mlm",
     "infill": "softbeam.models.catalogue.load_mlm",
     "score": "softbeam.models.catalogue.load_mlm",
+    "mutants": "softbeam.models.catalogue.load_mlm",
     "reproduce": "softbeam.experiments.reproduce.reproduce",
     "reproduce all": "softbeam.experiments.reproduce.prepare",
     "report": "softbeam.reports.page.write_report",
@@ -84,7 +85,9 @@ def test_an_output_that_is_not_printed_is_seen(tmp_path):
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_commands_are_understood(line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "prompts.txt").write_text("A[MASK]\n")
+    files = {"prompts.txt": "A[MASK]\n", "chains.fasta": ">a\nAC\n", "sets.txt": "1 AC\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     _, command, *words = shlex.split(line, comments=True)
 
     def work(*args, **options):

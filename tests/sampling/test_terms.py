@@ -7,7 +7,7 @@ from softbeam.sampling.certificates import certify
 from softbeam.sampling.energies import LocalEnergy, WeightedSum
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
-from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
+from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount, RepeatedPhrases
 from softbeam.sampling.tiny import TinyMLM, every_text
 from softbeam.types import BoundEnergy, Energy
 
@@ -67,3 +67,22 @@ def test_edits_are_counted_as_by_the_recursion():
     gold = [float(edits(a, b)) for a, b in zip(rows, texts, strict=True)]
     assert distance(tokens).tolist() == gold and gold[1] == 0 < gold[0]
     assert distance.chosen(torch.tensor([2, 0]))(tokens[[2, 0]]).tolist() == [gold[2], gold[0]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+def test_repeated_phrases_are_counted_in_plain_loops(size):
+    counted = torch.tensor([False, True, True, True, True, True])
+    rows = torch.tensor([[1, 1, 1, 1, 2], [1, 2, 1, 2, 1], [3, 4, 0, 3, 4], [1, 2, 3, 4, 5]])
+    expected = []
+    for row in rows.tolist():
+        seen, total = set(), 0
+        for i in range(len(row) - size + 1):
+            phrase = tuple(row[i : i + size])
+            if 0 in phrase:
+                continue
+            total += phrase in seen
+            seen.add(phrase)
+        expected.append(total)
+    term = RepeatedPhrases(size, counted)
+    assert isinstance(term, Energy) and term(rows).tolist() == expected
+    assert size > 2 or sum(expected) > 2

@@ -214,6 +214,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
             'softbeam infill --mlm NAME --text "… [MASK] [MASK] …"',
         ),
         Command(
+            "mutants",
+            "mutants",
+            "Score variants of proteins: softbeam mutants --mlm NAME --fasta FILE [--score all]",
+        ),
+        Command(
             "certify",
             "sample",
             "Check that a sampler is right: softbeam certify KERNEL [--energy local|raw] [--json]",

@@ -112,6 +112,15 @@ BENCHES = {
         | rounds(5)
         | MEMORY,
     ),
+    "mutants": Bench(
+        "All single substitutions of a heavy chain against the minicons package (softbeam[bench]).",
+        "mutants",
+        {
+            "models": Option(list[str], ["sapiens-vh"], "names of pretrained models of antibodies"),
+            "part": Option(int, 2, "variants that are timed where all would take too long"),
+        }
+        | rounds(5),
+    ),
 }
 
 
@@ -131,6 +140,7 @@ ALL = (  # what `bench all` runs, in this order
     f"{BERT} --vocab 8000 --block 4 --memory false",
     "sampler --models sapiens-vh --chains 4 --steps 2 --burn-in 0 --long 1 --memory false",
     "score --models bert-mini,bert-12-256,sapiens-vh",
+    "mutants",
 )
 
 

@@ -13,7 +13,6 @@ import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, set_loader
 
-from softbeam.data.readers import read_texts
 from softbeam.errors import UserError
 from softbeam.runtime import devices
 from softbeam.runtime.plain_yaml import load_plain
@@ -193,12 +192,3 @@ def accept_argument(command: Any) -> None:
 def files_in(path: Path) -> list[Path]:
     """Return all files below a folder, or the path itself if it is no folder."""
     return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-
-
-def given_texts(parsed: Any) -> list[str]:
-    """Return the text of `--text`, or the lines of `--input`; - is standard input."""
-    if (parsed.text is None) == (parsed.input is None):
-        raise UserError("give either --text TEXT or --input FILE")
-    if parsed.text is not None:
-        return [parsed.text]
-    return read_texts(parsed.input)

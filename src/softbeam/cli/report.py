@@ -57,8 +57,8 @@ def report(words: list[str]) -> int:
         "runs",
         type=str,
         nargs="+",
-        help="run folders, folders of runs, folders of reproduce, files of samples (.jsonl); "
-        "or figure-3.1",
+        help="run folders, folders of runs, folders of reproduce, files of samples (.jsonl), "
+        "tables of mutants (.csv); or figure-3.1",
     )
     command.add_argument("--out", type=str, default=None, help="the file to write")
     overwrite_argument(command)

@@ -1,32 +1,38 @@
 """Commands for masked language models: sample, score, infill, certify."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softbeam._lazy import lazy
+from softbeam.cli import designs as designing
 from softbeam.cli.parser import (
     Parser,
     accept_argument,
-    add_fields,
     as_lists,
     device_argument,
-    given_texts,
     overwrite_argument,
     parser,
     say_json,
 )
+from softbeam.cli.texts import (
+    config_arguments,
+    given_settings,
+    given_texts,
+    names_of,
+    text_arguments,
+    texts_to_sample,
+)
 from softbeam.cli.workers import cluster_arguments, cluster_of
-from softbeam.data.readers import read_texts
+from softbeam.data.fasta import Named
 from softbeam.errors import LARGEST_SEED, UserError, check_range, check_threads
+from softbeam.runtime import outputs
 from softbeam.runtime.cluster import Cluster
 from softbeam.runtime.progress import Progress
 from softbeam.sampling.texts.settings import (
-    MOST_ROWS,
     NOT_OF_INFILL,
     Rows,
     SamplingConfig,
@@ -41,9 +47,10 @@ if TYPE_CHECKING:
     from softbeam.models import catalogue
     from softbeam.sampling import certified_kernels
     from softbeam.sampling.texts import (
+        designs,
         files,
         infill as infilling,
-        sampler,
+        own_terms,
         score as scoring,
         summary,
     )
@@ -58,7 +65,8 @@ else:
         lazy("softbeam.sampling.texts.infill"),
         lazy("softbeam.sampling.texts.score"),
     )
-    sampler = lazy("softbeam.sampling.texts.sampler")
+    designs = lazy("softbeam.sampling.texts.designs")
+    own_terms = lazy("softbeam.sampling.texts.own_terms")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 PARTS = "folder of what workers have finished, until all is; COMMAND.parts here if not given"
@@ -77,7 +85,13 @@ def sample(words: list[str]) -> int:
     arguments.add_argument(
         "--length", type=int | None, default=None, help="sample a text of this many gaps"
     )
-    arguments.add_argument("--out", type=str, default="samples.jsonl", help="file to write")
+    arguments.add_argument(
+        "--out",
+        type=str,
+        default="samples.jsonl",
+        help="file to write; designs.csv or designs.fasta has the distinct samples, best first, "
+        "and designs.jsonl all of them",
+    )
     arguments.add_argument("--resume", action="store_true", help="continue an interrupted file")
     overwrite_argument(arguments)
     accept_argument(arguments)
@@ -93,37 +107,52 @@ def sample(words: list[str]) -> int:
     check_threads(parsed.threads)
     config = SamplingConfig(**given_settings(parsed))
     texts = texts_to_sample(parsed, config)
-    out, quiet, cluster = Path(parsed.out), parsed.quiet, cluster_of(parsed)
+    out = Path(parsed.out)
     if not out.name:
         raise UserError(f"--out {parsed.out!r}: must be the name of a file")
-    goes_on = {"resume": parsed.resume, "overwrite": parsed.overwrite}
-    with files.sample_files(out, read=files_read(parsed), **goes_on) as place:
-        record = None
-        accept = parsed.accept_changed_inputs
-        if parsed.resume:
-            record = summary.finished(place, header_of(parsed, texts, config), accept=accept)
-        if record is None:
-            for line in () if quiet else config.caveats():
-                print(f"note: {line}", file=sys.stderr)
-            if cluster is None:
-                mlm = load_mlm(parsed)
-            else:
-                model = model_of(parsed)
-            header = header_of(parsed, texts, config)
-            if parsed.resume:
-                header = files.resumed_header(place, header, accept=accept)
-            knobs = {"resume": parsed.resume, "quiet": quiet}
-            if cluster is None:
-                every = parsed.checkpoint_every
-                seconds = files.write_samples(mlm, header, config, place, every=every, **knobs)
-            else:
-                write = many_texts.write_samples
-                seconds = write(model, header, config, place, cluster, **knobs)
-            record = summary.finish(place, header, seconds=seconds, named=out)
+    with ExitStack() as stack:
+        if table := designing.is_table(out):
+            old = parsed.resume or parsed.overwrite
+            own = outputs.new_file(out, overwrite=old, inputs=files_read(parsed))
+            stack.enter_context(own)
+        samples = designing.samples_of(out) if table else out
+        record = drawn(parsed, samples, texts, config)
+        if table:
+            designing.write_designs(out, designs.designs(samples))
     print(summary.as_text(record))
+    if table:
+        print(f"distinct samples after the burn-in, best first: {out}")
     if parsed.json:
         say_json(record)
     return 0
+
+
+def drawn(parsed: Any, out: Path, texts: list[Named], config: SamplingConfig) -> dict[str, Any]:
+    """Sample texts into a file, and return its summary; a finished file is only summarized."""
+    quiet, cluster, accept = parsed.quiet, cluster_of(parsed), parsed.accept_changed_inputs
+    goes_on = {"resume": parsed.resume, "overwrite": parsed.overwrite}
+    with files.sample_files(out, read=files_read(parsed), **goes_on) as place:
+        if parsed.resume:
+            record = summary.finished(place, header_of(parsed, texts, config), accept=accept)
+            if record is not None:
+                return record
+        for line in () if quiet else config.caveats():
+            print(f"note: {line}", file=sys.stderr)
+        if cluster is None:
+            mlm = load_mlm(parsed)
+        else:
+            model = model_of(parsed)
+        header = header_of(parsed, texts, config)
+        if parsed.resume:
+            header = files.resumed_header(place, header, accept=accept)
+        knobs = {"resume": parsed.resume, "quiet": quiet}
+        if cluster is None:
+            every = parsed.checkpoint_every
+            seconds = files.write_samples(mlm, header, config, place, every=every, **knobs)
+        else:
+            write = many_texts.write_samples
+            seconds = write(model, header, config, place, cluster, **knobs)
+        return summary.finish(place, header, seconds=seconds, named=out)
 
 
 def model_of(parsed: Any) -> "many_texts.Model":
@@ -135,15 +164,17 @@ def model_of(parsed: Any) -> "many_texts.Model":
     return many_texts.Model(**{name: parsed[name] for name in names}, files=state)
 
 
-def header_of(parsed: Any, texts: list[str], config: SamplingConfig) -> "files.Header":
-    """Collect what the samples depend on, with digests of the model's files on this machine."""
-    model = catalogue.model_files(parsed.mlm)
-    return files.make_header(parsed.mlm, texts, config, parsed.threads, model)
+def header_of(parsed: Any, texts: list[Named], config: SamplingConfig) -> "files.Header":
+    """Collect what the samples depend on, with digests of files of the model and of terms."""
+    read = catalogue.model_files(parsed.mlm) | own_terms.term_files(config)
+    names, given = names_of(texts), [text for _, text in texts]
+    header = files.make_header(parsed.mlm, given, config, parsed.threads, read)
+    return header if names is None else header | {"names": names}
 
 
 def files_read(parsed: Any) -> list[Path]:
     """Return the files that the options name, and those of the model."""
-    given = (parsed.input, parsed.lexicon, parsed.allowed)
+    given = (parsed.input, parsed.lexicon, parsed.allowed, parsed.allowed_at)
     named = [Path(name) for name in given if name not in (None, "-")]
     return [*named, *catalogue.model_files(parsed.mlm).values()]
 
@@ -183,7 +214,8 @@ def score(words: list[str]) -> int:
     parsed = arguments.parse_args(words)
     check_rows(parsed.rows)
     check_threads(parsed.threads)
-    texts, cluster = given_texts(parsed), cluster_of(parsed)
+    named, cluster = given_texts(parsed), cluster_of(parsed)
+    texts = [text for _, text in named]
     knobs = {name: parsed[name] for name in ("energy", "rows", "stride")}
     with ExitStack() as stack:
         if cluster is not None:
@@ -196,7 +228,8 @@ def score(words: list[str]) -> int:
         quiet = parsed.quiet or sys.stdout.isatty() or cluster is not None
         progress = stack.enter_context(Progress("score", len(texts), quiet=quiet))
         scored = (scoring.Scored(*row) for row in rows)
-        for line in scoring.rendered(scored, style=parsed.format, per_token=parsed.per_token):
+        look = {"style": parsed.format, "per_token": parsed.per_token, "names": names_of(named)}
+        for line in scoring.rendered(scored, **look):
             print(line, flush=True)
             progress.advance()
     return 0
@@ -231,6 +264,10 @@ def infill(words: list[str]) -> int:
         help="how to fill the gaps",
     )
     arguments.add_argument("--show", type=int, default=10, help="number of fillings to print")
+    arguments.add_argument(
+        "--out", type=str | None, default=None, help=f"write all fillings: {designing.FORMS}"
+    )
+    overwrite_argument(arguments)
     config_arguments(arguments, skip=NOT_OF_INFILL)
     arguments.add_argument(
         "--json", action="store_true", help="print all fillings of a text as a line of JSON"
@@ -240,10 +277,17 @@ def infill(words: list[str]) -> int:
     check_threads(parsed.threads)
     check_range("--show", parsed.show, least=1)
     check_range("--samples", parsed.samples, least=1, most=MOST_SAMPLES)
-    config, texts = infill_settings(given_settings(parsed)), given_texts(parsed)
+    config, named = infill_settings(given_settings(parsed)), given_texts(parsed)
+    texts, table = [text for _, text in named], None if parsed.out is None else Path(parsed.out)
+    if table is not None and not designing.is_table(table):
+        raise UserError(f"--out {table}: must end in {designing.FORMS}")
     knobs, cluster = {"samples": parsed.samples, "method": parsed.method}, cluster_of(parsed)
     bar = Progress("infill", len(texts), quiet=parsed.quiet or cluster is not None)
     with ExitStack() as stack:
+        if table is not None:
+            read = files_read(parsed)
+            own = outputs.new_file(table, overwrite=parsed.overwrite, inputs=read)
+            stack.enter_context(own)
         if cluster is not None:
             more = {"config": asdict(config)} | knobs
             groups = many_texts.groups("infill", model_of(parsed), texts, 1, more)
@@ -253,45 +297,50 @@ def infill(words: list[str]) -> int:
         else:
             mlm = load_mlm(parsed)
             filled = infilling.fill_texts(mlm, texts, config, on_sweep=bar.within, **knobs)
-        for text in texts:
+        rows = []
+        for i, given in enumerate(named):
             with bar:
-                fillings = next(filled)
+                whole = [infilling.Filling(*filling) for filling in next(filled)]
                 bar.advance()
-            show_fillings(text, [infilling.Filling(*filling) for filling in fillings], parsed)
+            show_fillings(given, whole, parsed)
+            rows += [designs.filled(given.name or str(i), given.text, each) for each in whole]
+        if table is not None:
+            designing.write_designs(table, rows)
     return 0
 
 
-def show_fillings(text: str, fillings: "list[Filling]", parsed: Any) -> None:
+def show_fillings(given: Named, fillings: "list[Filling]", parsed: Any) -> None:
     """Print the fillings of a text as a table, and as JSON if `--json` is given."""
-    print(f"  share    energy  {'text' if parsed.input is None else text}")
+    name, text = given
+    print(f"  share    energy  {'text' if parsed.input is None else name or text}")
     for filling in fillings[: parsed.show]:
         print(f"{filling.share:7.3f}  {filling.energy:8.3f}  {filling.text}")
     if len(fillings) > parsed.show:
         print(f"and {len(fillings) - parsed.show} others")
     if parsed.json:
         rows = [filling._asdict() for filling in fillings]
-        say_json({"text": text, "method": parsed.method, "fillings": rows})
+        say_json(
+            ({"name": name} if name else {})
+            | {"text": text, "method": parsed.method, "fillings": rows}
+        )
 
 
 def mlm_arguments(arguments: Parser) -> None:
+    """Add the options of the model, and of a cluster that may run it."""
+    model_arguments(arguments)
+    cluster_arguments(arguments)
+
+
+def model_arguments(arguments: Parser) -> None:
     """Add the options that name the model and limit its use of the machine."""
     arguments.add_argument(
         "--mlm", type=str, required=True, help="a folder, a hub name, or a name of `models list`"
     )
     arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
     device_argument(arguments)
-    cluster_arguments(arguments)
     trust = "run the code that the model's folder or repository brings; read it first"
     arguments.add_argument("--trust-remote-code", action="store_true", help=trust)
     arguments.add_argument("--quiet", action="store_true", help="show no progress")
-
-
-def text_arguments(arguments: Parser, text: str) -> None:
-    """Add the options that give the texts."""
-    arguments.add_argument("--text", type=str, default=None, help=text)
-    arguments.add_argument(
-        "--input", type=str, default=None, help="file of texts, one on a line; - for stdin"
-    )
 
 
 def load_mlm(parsed: Any) -> "TextModel":
@@ -304,55 +353,6 @@ def load_mlm(parsed: Any) -> "TextModel":
         device=parsed.device,
         trust_remote_code=parsed.trust_remote_code,
     )
-
-
-def config_arguments(arguments: Parser, *, skip: tuple[str, ...] = ()) -> None:
-    """Add the flags of a `SamplingConfig`; its lists are given as files or words."""
-    add_fields(arguments, SamplingConfig, skip=(*skip, "lexicon", "allowed"))
-    arguments.add_argument(
-        "--lexicon", type=str, default=None, help="file of whole words to favour, one on a line"
-    )
-    tokens = (
-        "the only tokens that may be sampled: a file, one on a line, or A,B,C; by default all, of "
-        "protein models the 20 amino acids"
-    )
-    arguments.add_argument("--allowed", type=str, default=None, help=tokens)
-
-
-def given_settings(parsed: Any) -> dict[str, Any]:
-    """Collect the fields of a `SamplingConfig` from the options; read files of words."""
-    settings = {f.name: parsed[f.name] for f in fields(SamplingConfig) if f.name in parsed}
-    words = () if parsed.lexicon is None else some_lines("--lexicon", parsed.lexicon)
-    allowed: tuple[str, ...] = ()
-    if parsed.allowed is not None and os.path.isfile(parsed.allowed):
-        allowed = some_lines("--allowed", parsed.allowed)
-    elif parsed.allowed is not None:
-        allowed = tuple(parsed.allowed.replace(",", " ").split())
-        if not allowed:
-            raise UserError(f"--allowed {parsed.allowed!r}: has no token")
-    return settings | {"lexicon": words, "allowed": allowed}
-
-
-def some_lines(option: str, path: str) -> tuple[str, ...]:
-    """Read the non-empty lines of a file. Raises UserError if there is none."""
-    lines = tuple(line.strip() for line in read_texts(path) if line.strip())
-    if not lines:
-        raise UserError(f"{option} {path}: has no line")
-    return lines
-
-
-def texts_to_sample(parsed: Any, config: SamplingConfig) -> list[str]:
-    """The texts of `--text` or `--input`, or a text of `--length` or `--lengths` gaps."""
-    if parsed.length is None and parsed.lengths is None:
-        return given_texts(parsed)
-    option = "--length" if parsed.lengths is None else "--lengths"
-    others = [parsed.text, parsed.input, *([parsed.length] if parsed.lengths else [])]
-    if any(other is not None for other in others):
-        raise UserError(f"{option} makes a text of gaps; give no --text or --input with it")
-    if parsed.lengths is not None:
-        return ["[MASK]" * config.length_range[1]]
-    check_range("--length", parsed.length, least=1, most=MOST_ROWS)
-    return ["[MASK]" * parsed.length]
 
 
 def certify(words: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Write one self-contained HTML page about tables, claims, runs, beams and chains.
 
-`softbeam report PATH…` takes run folders, folders of runs, folders of `reproduce`, and files of
-samples.
+`softbeam report PATH…` takes run folders, folders of runs, folders of `reproduce`, files of
+samples and tables of `mutants`.
 """
 
 import json
@@ -22,6 +22,7 @@ from softbeam.errors import check_range, need
 from softbeam.reports.charts import readable
 from softbeam.reports.curves import learning_curves
 from softbeam.reports.drawings import drawing
+from softbeam.reports.heat_maps import mutants
 from softbeam.reports.records import figures, place, read_record
 from softbeam.reports.results import read_tables
 from softbeam.reports.runs import ShownRun, describe, find_runs, run_table, trials_of
@@ -51,7 +52,8 @@ def write_report(
     """Write a page about runs, records and samples; all text in it is escaped. Returns its path.
 
     Args:
-        paths: run folders, folders of runs or of `reproduce`, and files of samples (.jsonl).
+        paths: run folders, folders of runs or of `reproduce`, files of samples (.jsonl), and
+            tables of `mutants` (.csv).
         out: the file to write.
         title: title of the page; that of the folder's own tables if not given.
         beams: how many runs get pictures of their soft beams.
@@ -60,11 +62,15 @@ def write_report(
     """
     need("matplotlib", "report")
     files = [path for path in paths if path.suffix == ".jsonl"]
-    folders = [path for path in paths if path not in files]
+    tabled = [path for path in paths if path.name.endswith((".csv", ".csv.gz"))]
+    folders = [path for path in paths if path not in [*files, *tabled]]
     records = [record for folder in folders for record in read_records(folder)]
     titles, tables = zip(*map(read_tables, folders), strict=True) if folders else ((), ())
-    runs = [describe(folder) for folder in find_runs(folders, needed=not (files or records))]
+    runs = [
+        describe(folder) for folder in find_runs(folders, needed=not (files or tabled or records))
+    ]
     trials, sampled = trials_of(runs), [chains(path) for path in files]
+    scored = [mutants(path) for path in tabled]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     page = environment.from_string(TEMPLATE).render(
         title=title or (titles[0] if len(paths) == 1 and any(titles) else "softbeam"),
@@ -73,7 +79,7 @@ def write_report(
         tables=[
             *chain.from_iterable(tables),
             *([run_table(trials)] if runs else []),
-            *(file["table"] for file in sampled),
+            *(file["table"] for file in [*sampled, *scored]),
         ],
         records=records,
         several=len({record["folder"] for record in records}) > 1,
@@ -83,6 +89,7 @@ def write_report(
         curves=learning_curves(trials),
         beams=drawn_beams(runs, beams, sentences),
         sampled=sampled,
+        scored=scored,
         policy=policy(STYLE, SCRIPT),
         style=STYLE,
         script=SCRIPT,

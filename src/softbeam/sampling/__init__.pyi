@@ -49,8 +49,14 @@ from .terms import (
     HammingDistance as HammingDistance,
     LengthEnergy as LengthEnergy,
     PhraseCount as PhraseCount,
+    RepeatedPhrases as RepeatedPhrases,
 )
 from .texts.api import Samples as Samples, infill as infill, sample as sample, score as score
 from .texts.settings import SamplingConfig as SamplingConfig
 from .tiny import TinyMLM as TinyMLM, every_text as every_text
 from .unsmoothing import Unsmoothed as Unsmoothed
+from .variants import (
+    masked_marginals as masked_marginals,
+    mutant_marginals as mutant_marginals,
+    wild_type_marginals as wild_type_marginals,
+)

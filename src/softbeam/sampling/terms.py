@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
+from softbeam.tensors import may_stand, moved
 from softbeam.types import WordParts
 
 
@@ -93,3 +94,27 @@ class LengthEnergy:
         lengths = (tokens != self.pad_id).sum(-1) - self.frame
         table = torch.cat([self.offsets, self.offsets.new_full((1,), float("inf"))])
         return table[lengths.clamp_max(len(self.offsets))]
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatedPhrases:
+    """The number of phrases of `size` tokens that have occurred before in the same text.
+
+    Occurrences may overlap: in AAAA, with a size of 2, AA occurs three times and is repeated twice.
+
+    Args:
+        size: tokens of a phrase.
+        counted: the tokens of phrases; one with any other token, such as padding, does not count.
+    """
+
+    size: int
+    counted: Bool[Tensor, " vocab"]
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        if tokens.shape[1] < self.size:
+            return torch.zeros(len(tokens), device=tokens.device)
+        phrases = tokens.unfold(1, self.size, 1)
+        whole = may_stand(tokens, moved(self.counted, tokens.device)).unfold(1, self.size, 1)
+        whole = whole.all(-1)
+        equal = (phrases[:, :, None] == phrases[:, None]).all(-1) & whole[:, :, None]
+        return equal.tril(-1).any(-1).sum(-1).to(torch.get_default_dtype())

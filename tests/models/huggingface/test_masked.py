@@ -9,13 +9,14 @@ import transformers
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
-from softbeam.models.huggingface.masked import HfMaskedLM, word_parts
+from softbeam.models.huggingface.alphabets import word_parts
+from softbeam.models.huggingface.masked import HfMaskedLM
 from softbeam.sampling.energies import LocalEnergy, RawEnergy
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
 from softbeam.sampling.terms import PhraseCount
 from softbeam.sampling.texts.api import sample
-from softbeam.sampling.texts.sampler import allowed_tokens
+from softbeam.sampling.texts.positions import named_tokens
 from softbeam.types import MaskedLM
 from support.tiny_bert import FAMILIES, LETTERS, SIZES, UNPADDABLE, VOCAB, letter_tokenizer, small
 
@@ -313,7 +314,7 @@ def test_protein_models_sample_the_twenty_amino_acids(tmp_path):
     assert sorted(names) == list("ACDEFGHIKLMNPQRSTVWY")
     assert mlm.allowed.sum() == 27, "a text may hold the others"
     assert mlm.decode(mlm.encode("AXC-D").tokens) == ["AXC-D"]
-    wider = allowed_tokens(mlm, ("A", "X"))
+    wider = named_tokens("--allowed", mlm, ("A", "X"))
     assert tokenizer.convert_ids_to_tokens(wider.nonzero()[:, 0].tolist()) == ["A", "X"]
     drawn = sample(mlm, "A" + "[MASK]" * 8, chains=8, sweeps=6, burn_in=1, start="random")
     assert {letter for text in drawn.texts[0] for letter in text} <= set("ACDEFGHIKLMNPQRSTVWY")

@@ -8,7 +8,7 @@ import torch
 from softbeam.cli import main
 from softbeam.sampling.masking import WrappedMlm
 from softbeam.sampling.texts import estimate
-from softbeam.sampling.texts.estimate import advice, duration, estimated, sweep_rows, trial
+from softbeam.sampling.texts.estimate import advice, duration, estimated, sweep_work, trial
 from softbeam.sampling.texts.sampler import generator, samplers
 from softbeam.sampling.texts.settings import SamplingConfig
 from support.tiny_bert import letter_mlm, write_letter_mlm
@@ -53,7 +53,7 @@ def test_the_rows_of_a_sweep_are_about_those_that_the_model_gets(settings):
     mlm = Counting(letter_mlm())
     config = SamplingConfig(**{"chains": 4, "sweeps": 4, "burn_in": 0} | settings)
     (group,) = samplers(mlm, TEXTS, config)
-    expected = sweep_rows(mlm, group, config, trial(mlm, group, config).changed)
+    expected = sweep_work(mlm, group, config, trial(mlm, group, config).changed).rows
     records = group.run(generator(config, 0))
     mlm.rows = 0
     assert len(list(records)) == config.sweeps
@@ -66,15 +66,15 @@ def test_an_estimate_is_rows_times_the_seconds_of_a_row(monkeypatch):
     mlm = Counting(letter_mlm(), clock)
     config = SamplingConfig(chains=4, sweeps=50, kernel="gibbs")
     groups = samplers(mlm, TEXTS[:1], config)
-    seconds, _ = trial(mlm, groups[0], config)
+    seconds, *_ = trial(mlm, groups[0], config)
     assert seconds == pytest.approx(0.1) and clock[0] < 2, "a short trial"
     rows = 4 * 3 * (1 + 11)  # chains, positions, the row of a proposal and those of an energy
-    assert sweep_rows(mlm, groups[0], config, 1.0) == rows
+    assert sweep_work(mlm, groups[0], config, 1.0).rows == rows
     minutes = rows * 50 * 0.1 / 60
     said = estimated(mlm, groups, config, sweeps=50)
     assert said == (
-        f"about {minutes:.0f} min ({rows * 50:,} rows of the model) "
-        "for 4 chains x 50 sweeps of 3 positions; "
+        f"about {minutes:.0f} min for 4 chains x 50 sweeps of 3 positions "
+        f"({rows * 50:,} rows of the model, less than 1 MB of samples); "
         f"--sweeps 5 --burn-in 1 takes {minutes * 6:.0f} s"
     )
     assert estimated(mlm, groups, config, sweeps=25).startswith(f"about {minutes / 2:.0f} min ")
@@ -103,11 +103,12 @@ def test_the_command_says_it_and_draws_the_same_samples(tmp_path, monkeypatch, c
     words = ["sample", "--mlm", "mlm", "--text", TEXTS[0], "--chains", "2", "--sweeps", "4"]
     words += ["--burn-in", "1"]
     assert main([*words, "--out", "a.jsonl"]) == 0
-    said = capsys.readouterr().err
-    assert re.search(r"about 1 s \(\d+ rows of the model\) for 2 chains x 4 sweeps of 3 pos", said)
+    assert "about 1 s for 2 chains x 4 sweeps of 3 positions (" in capsys.readouterr().err
     assert main([*words, "--out", "b.jsonl", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    lines = (tmp_path / "a.jsonl").read_bytes().splitlines()[1:]
+    assert estimate.LINE + 13 * estimate.CELL == pytest.approx(len(lines[0]), rel=0.2)
 
 
 def test_progress_within_a_sweep_counts_its_steps():

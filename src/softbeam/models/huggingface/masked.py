@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softbeam.errors import UserError
+from softbeam.models.huggingface.alphabets import word_parts
 from softbeam.models.huggingface.fast_rows import FastRows
 from softbeam.models.huggingface.hub import loading_options
 from softbeam.models.residues import amino_acids
@@ -169,12 +170,25 @@ class HfMaskedLM:
     ) -> Float[Tensor, "cells vocab"]:
         """Score the masked cells, each given the unmasked ones; `owner` is not read."""
         lengths = lengths_of((tokens != self.pad_id) | masked)
-        ids = tokens.masked_fill(masked, self.mask_id)
+        return self._by_length(tokens.masked_fill(masked, self.mask_id), masked, lengths)
+
+    def read(
+        self, tokens: Int[Tensor, "rows time"], cells: Bool[Tensor, "rows time"]
+    ) -> Float[Tensor, "cells vocab"]:
+        """Score cells of texts as they are, with nothing masked."""
+        return self._by_length(tokens, cells, lengths_of(tokens != self.pad_id))
+
+    def _by_length(
+        self,
+        ids: Int[Tensor, "rows time"],
+        cells: Bool[Tensor, "rows time"],
+        lengths: Int[Tensor, " rows"],
+    ) -> Float[Tensor, "cells vocab"]:
         if self.paddable or self.fast:
-            return self._cells(ids, masked, lengths)
-        row = masked.nonzero()[:, 0]
+            return self._cells(ids, cells, lengths)
+        row = cells.nonzero()[:, 0]
         alike = [lengths == length for length in lengths.unique()]
-        parts = [self._cells(ids[rows], masked[rows], lengths[rows]) for rows in alike]
+        parts = [self._cells(ids[rows], cells[rows], lengths[rows]) for rows in alike]
         order = torch.cat([rows[row].nonzero()[:, 0] for rows in alike])
         return torch.cat(parts)[order.argsort()]
 
@@ -412,29 +426,6 @@ def usable_ids(tokenizer: Any) -> list[int]:
     if not usable:
         raise UserError(f"all {len(tokens)} tokens of the tokenizer are special or unused")
     return usable
-
-
-SPACES = ("Ġ", "▁", "Ċ", "ĉ")  # how tokenizers write a space, a line's end or a tab before a word
-CONTINUED = "##"  # before a piece that continues a word, as WordPiece has it
-
-
-def word_parts(tokenizer: Any, allowed: Bool[Tensor, " vocab"]) -> WordParts:
-    """Read off the names of tokens which of them continue a word, and which a word may go on after.
-
-    If tokens are not pieces of words (whole words, or letters of a sequence), none continues one.
-    """
-    ids = allowed.nonzero()[:, 0].tolist()
-    names = tokenizer.convert_ids_to_tokens(ids)
-    spaced = any(name.startswith(SPACES) for name in names)
-    joined = [
-        (name.startswith(CONTINUED) and name != CONTINUED)
-        or (spaced and not name.startswith(SPACES) and name[:1].isalnum())
-        for name in names
-    ]
-    inner = [name[-1:].isalnum() and not name.endswith(SPACES) for name in names]
-    masks = torch.zeros(2, len(allowed), dtype=torch.bool)
-    masks[:, ids] = torch.tensor([inner, joined])
-    return WordParts(*masks)
 
 
 def longest(model: nn.Module, tokenizer: Any) -> int | None:

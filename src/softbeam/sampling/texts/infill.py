@@ -21,7 +21,7 @@ class Filling(NamedTuple):
     """A text with all gaps filled."""
 
     text: str
-    tokens: list[str]  # those in the gaps
+    tokens: list[str]  # those at the free positions
     share: float  # of the samples
     energy: float
 
@@ -76,7 +76,7 @@ def fill_gaps(
         in_turn = replace(config, chains=samples, start="in-turn")
         chosen = sampler(mlm, [text], greedy if method == "greedy" else in_turn)
         states = [chosen.kernel(1.0).init(chosen.start(rng))]
-    return fillings(mlm, chosen.tokens[0] == mlm.mask_id, states, samples)
+    return fillings(mlm, chosen.free[0], states, samples)
 
 
 def fillings(

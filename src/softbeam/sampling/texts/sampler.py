@@ -33,10 +33,12 @@ from softbeam.sampling.kernels import degenerate_gibbs, exact_gibbs
 from softbeam.sampling.lengths import length_metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
 from softbeam.sampling.strided import named_energy
-from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount
+from softbeam.sampling.terms import EditDistance, HammingDistance, PhraseCount, RepeatedPhrases
 from softbeam.sampling.texts.growing import check_gaps, frame_of, length_term, shortened
+from softbeam.sampling.texts.own_terms import own_terms, within_limits
+from softbeam.sampling.texts.positions import allowed_sets, free_positions, named_tokens
 from softbeam.sampling.texts.settings import SamplingConfig, row_limit
-from softbeam.tensors import may_stand
+from softbeam.tensors import Allowed, may_stand
 from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, TextModel
 
 
@@ -45,6 +47,8 @@ class Sampler(NamedTuple):
 
     tokens: Int[Tensor, "chain time"]  # the texts, with a mask in each gap
     free: Bool[Tensor, "chain time"]  # the positions that are sampled
+    allowed: Allowed  # what may stand there
+    terms: Energy  # what is added to the energy of the model
     start: Callable[[Generator], Tensor]  # draws texts without gaps
     kernel: Callable[[float], Kernel]  # the kernel at a temperature of the target
     warm_up: Kernel  # the kernel of forced sweeps
@@ -92,7 +96,7 @@ class Ingredients(NamedTuple):
 
     tokens: Int[Tensor, "chain time"]
     free: Bool[Tensor, "chain time"]
-    allowed: Bool[Tensor, " vocab"]
+    allowed: Allowed
     energy: Energy  # of the target
     propose: Propose
     conditionals: MaskedConditionals  # of the model, at temperature 1
@@ -121,7 +125,13 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
     Raises UserError if a text cannot be sampled with these settings.
     """
     tokens, free = text_rows(mlm, texts, config)
-    allowed = allowed_tokens(mlm, config.allowed)
+    allowed = allowed_sets(
+        mlm,
+        tokens,
+        named_tokens("--allowed", mlm, config.allowed) if config.allowed else mlm.alphabet,
+        config.allowed_at,
+        chains=config.chains,
+    )
     terms = composed(mlm, texts, tokens, config)
     if grows := config.lengths is not None:
         check_gaps(free, config)
@@ -142,7 +152,9 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
     return Sampler(
         tokens,
         free,
-        start=lambda rng: STARTS[config.start](started(of, config, rng), rng),
+        allowed,
+        WeightedSum(terms),
+        start=within_limits(lambda rng: STARTS[config.start](started(of, config, rng), rng), terms),
         kernel=lambda t: KERNELS["lengths" if grows else config.kernel](of, config, t),
         warm_up=degenerate_gibbs(of.propose, of.energy),
         plan=plan(config),
@@ -217,15 +229,16 @@ def text_rows(
     if not texts:
         raise UserError("there is no text to sample")
     prompts = mlm.encode(texts)
-    free = prompts.hidden if config.free == "mask" else ~prompts.frozen
+    free = free_positions(mlm, prompts, free=config.free, fix=config.fix)
     for i, (row, text) in enumerate(zip(free, texts, strict=True)):
         if bool(row.any()):
             continue
-        if config.free == "mask":
+        if config.free == "mask" and config.fix is None:
             raise UserError(
-                f"text {i} has no [MASK]: {text[:40]!r}; --free all samples the whole text"
+                f"text {i} has no [MASK]: {text[:40]!r}; "
+                "--free all samples the whole text, --free 26-33 a part of it"
             )
-        raise UserError(f"text {i} has no token: {text[:40]!r}")
+        raise UserError(f"text {i} has no token to sample: {text[:40]!r}")
     return tuple(table.repeat_interleave(config.chains, 0) for table in (prompts.tokens, free))  # type: ignore[return-value]
 
 
@@ -243,25 +256,8 @@ def check_start(mlm: TextModel, of: Ingredients, config: SamplingConfig) -> None
         row, time = foreign.nonzero()[0].tolist()
         token = mlm.token_names([int(of.tokens[row, time])])[0]
         raise UserError(
-            f"--start text: text {row // config.chains} has {token!r}, not among --allowed"
+            f"--start text: text {row // config.chains} has {token!r}, which is not allowed there"
         )
-
-
-def allowed_tokens(mlm: TextModel, tokens: Sequence[str]) -> Bool[Tensor, " vocab"]:
-    """Mark these tokens in the vocabulary; without any, the alphabet of the model.
-
-    Raises UserError if the model has no such token, or never samples it.
-    """
-    if not tokens:
-        return mlm.alphabet
-    ids = []
-    for token in tokens:
-        i = mlm.token_id(token)
-        if i is None or i >= len(mlm.allowed) or not mlm.allowed[i]:
-            what = "no token of the model" if i is None else "a special token, never sampled"
-            raise UserError(f"--allowed {token}: is {what}")
-        ids.append(i)
-    return torch.zeros_like(mlm.allowed).index_fill(0, torch.tensor(ids), True)
 
 
 # Targets and proposals
@@ -277,7 +273,10 @@ def composed(
     if config.lexicon:
         occurrences = PhraseCount(phrases(mlm, config.lexicon), mlm.word_parts)
         terms.append((-config.lexicon_weight, occurrences))
-    return terms
+    if config.repetition_weight:
+        repeated = RepeatedPhrases(config.repetition_size, mlm.allowed)
+        terms.append((config.repetition_weight, repeated))
+    return terms + own_terms(mlm, config)
 
 
 def distance(
@@ -319,7 +318,7 @@ def phrases(mlm: TextModel, words: Sequence[str]) -> list[list[int]]:
     return [list(ids) for ids in forms]
 
 
-def proposals(mlm: MaskedLM, allowed: Bool[Tensor, " vocab"], config: SamplingConfig) -> Propose:
+def proposals(mlm: MaskedLM, allowed: Allowed, config: SamplingConfig) -> Propose:
     """Build the proposal distribution that the settings describe."""
     if config.proposal == "uniform":
         return UniformProposals(allowed)

@@ -95,31 +95,48 @@ def check_whole(
             raise UserError(f"text {i} has no token: {text[:40]!r}")
 
 
-def rendered(rows: Iterable[Scored], *, style: str, per_token: bool) -> Iterator[str]:
-    """Yield lines of text, JSON or tab-separated values; the latter begin with a header line."""
+def rendered(
+    rows: Iterable[Scored],
+    *,
+    style: str,
+    per_token: bool,
+    names: Sequence[str | None] | None = None,
+) -> Iterator[str]:
+    """Yield lines of text, JSON or tab-separated values; the latter begin with a header line.
+
+    With `names`, each text has its own: in a text's place, in JSON, or in a last column.
+    """
     render = {"text": as_text, "jsonl": as_json, "tsv": as_tsv}[style]
     if style == "tsv":
-        yield "\t".join(["line", "score", "tokens", "per_token", "text", *["scores"] * per_token])
+        columns = ["line", "score", "tokens", "per_token", "text", *["scores"] * per_token]
+        yield "\t".join([*columns, *["name"] * (names is not None)])
     for line, row in enumerate(rows):
-        yield render(line, row, per_token)
+        yield render(line, row, per_token, None if names is None else names[line] or "")
 
 
-def as_text(line: int, row: Scored, per_token: bool) -> str:
+def as_text(line: int, row: Scored, per_token: bool, name: str | None) -> str:
     mean = row.score / len(row.tokens)
-    first = f"{row.score:10.3f}  {mean:8.3f} a token  {row.text}"
+    first = f"{row.score:10.3f}  {mean:8.3f} a token  {name or row.text}"
     scores = zip(row.tokens, row.scores, strict=True)
     more = [f"{score:10.3f}  {token}" for token, score in scores] if per_token else []
     return "\n".join([first, *more])
 
 
-def as_json(line: int, row: Scored, per_token: bool) -> str:
-    value = {"line": line, "score": row.score, "tokens": len(row.tokens), "text": row.text}
-    more = {"token_scores": list(zip(row.tokens, row.scores, strict=True))} if per_token else {}
-    return json.dumps(value | more, ensure_ascii=False)
+def as_json(line: int, row: Scored, per_token: bool, name: str | None) -> str:
+    value: dict[str, object] = {
+        "line": line,
+        "score": row.score,
+        "tokens": len(row.tokens),
+        "text": row.text,
+    }
+    value |= {"token_scores": list(zip(row.tokens, row.scores, strict=True))} if per_token else {}
+    value |= {} if name is None else {"name": name}
+    return json.dumps(value, ensure_ascii=False)
 
 
-def as_tsv(line: int, row: Scored, per_token: bool) -> str:
+def as_tsv(line: int, row: Scored, per_token: bool, name: str | None) -> str:
     mean = row.score / len(row.tokens)
     scores = " ".join(f"{t}:{s:.4f}" for t, s in zip(row.tokens, row.scores, strict=True))
     cells = [str(line), f"{row.score:.6f}", str(len(row.tokens)), f"{mean:.6f}"]
-    return "\t".join([*cells, row.text.replace("\t", " "), *[scores] * per_token])
+    named = [] if name is None else [name.replace("\t", " ")]
+    return "\t".join([*cells, row.text.replace("\t", " "), *[scores] * per_token, *named])

@@ -12,7 +12,7 @@ MOST_ROWS = 100_000  # chains, rows, or positions
 HEAVIEST = 1e6  # weight of a term of the energy
 # Fields that infilling has no use for, or decides itself.
 NOT_OF_INFILL = (
-    *("sweeps", "forced", "anneal", "kernel", "order", "start", "free", "at_once"),
+    *("sweeps", "forced", "anneal", "kernel", "order", "start", "at_once"),
     *("lengths", "length_offset"),
 )
 
@@ -43,13 +43,21 @@ class SamplingConfig:
         order: order of the positions in a sweep
         start: how chains start; gaps filled in-turn (dispersed, as R-hat assumes), greedy or
             random, or the text as it is
-        free: positions that are sampled; those of each [MASK], or all
+        free: positions that are sampled; those of each [MASK], all, or as 26-33,51-57 (from 1)
+        fix: positions that stay as they are, as 95-102; without --free, all others are sampled
         near: a text to stay close to; self is the text itself
         near_weight: energy of each position, or edit, that differs from --near
         near_distance: hamming (needs a text of the same length) or edit (any length)
         lexicon: words to favour, which count only as whole words
         lexicon_weight: how much each occurrence of a word of the lexicon lowers the energy
         allowed: the only tokens that may be sampled; by default all, of proteins the 20 amino acids
+        allowed_at: the only tokens at some positions, each line as 26-33 ASTG
+        term: functions of your own, as module:function, that give each text of a list a number
+        term_weight: what the numbers of each --term are multiplied by before they are added to the
+            energy; 1, or 0 with a limit
+        term_limit: the largest number that each --term may have; none is no limit
+        repetition_weight: energy of each phrase that has occurred before in the text
+        repetition_size: tokens of such a phrase
         seed: seed of all random numbers
         dtype: number format of the model; energies are summed in float32 or float64
         rows: largest number of masked rows that the model gets at once; auto is what fits
@@ -76,13 +84,20 @@ class SamplingConfig:
     block: int | Literal["linear", "random"] = 1
     order: Literal["random", "sequential"] = "random"
     start: Literal["in-turn", "greedy", "random", "text"] = "in-turn"
-    free: Literal["mask", "all"] = "mask"
+    free: str = "mask"
+    fix: str | None = None
     near: str | None = None
     near_weight: float = 1.0
     near_distance: Literal["hamming", "edit"] = "hamming"
     lexicon: tuple[str, ...] = ()
     lexicon_weight: float = 1.0
     allowed: tuple[str, ...] = ()
+    allowed_at: tuple[str, ...] = ()
+    term: tuple[str, ...] = ()
+    term_weight: tuple[float, ...] = ()
+    term_limit: tuple[float | None, ...] = ()
+    repetition_weight: float = 0.0
+    repetition_size: int = 3
     seed: int = 1
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
     rows: Rows = 256
@@ -102,7 +117,7 @@ class SamplingConfig:
         check_rows(self.rows)
         for name in ("temperature", "proposal_temperature"):
             check_range(flag(name), getattr(self, name), **TEMPERATURES)
-        for name in ("near_weight", "lexicon_weight", "length_offset"):
+        for name in ("near_weight", "lexicon_weight", "length_offset", "repetition_weight"):
             check_range(flag(name), getattr(self, name), least=-HEAVIEST, most=HEAVIEST)
         check_range("--seed", self.seed, least=0, most=LARGEST_SEED)
         check_range("--nucleus", self.nucleus, above=0, most=1)
@@ -115,7 +130,10 @@ class SamplingConfig:
             check_choice("--block", self.block, ("linear", "random"))
         if self.anneal is not None:
             self._check_anneal(*self.anneal)
+        check_range("--repetition-size", self.repetition_size, least=1, most=MOST_ROWS)
         self._check_kernel()
+        self._check_positions()
+        self._check_terms()
 
     def _check_anneal(self, start: float, slope: float, floor: float) -> None:
         if self.temperature != 1:
@@ -139,6 +157,8 @@ class SamplingConfig:
         for name, value in fixed.items():
             if getattr(self, name) != value:
                 raise UserError(f"{flag(name)} {getattr(self, name)}: --lengths needs {value}")
+        if self.allowed_at or self.fix or self.free not in ("mask", "all"):
+            raise UserError("--lengths: positions move; give no --free, --fix or --allowed-at")
         if self.near is not None and self.near_distance == "hamming":
             raise UserError("--near with --lengths: add --near-distance edit")
         low, high = self.length_range
@@ -152,6 +172,33 @@ class SamplingConfig:
         if numbers is None:
             raise UserError(f"--lengths {self.lengths}: must be two numbers, as 100-130")
         return int(numbers[1]), int(numbers[2])
+
+    def _check_positions(self) -> None:
+        if self.free not in ("mask", "all"):
+            positions_in("--free", self.free, "mask, all or ")
+        if self.fix is not None:
+            positions_in("--fix", self.fix)
+
+    def _check_terms(self) -> None:
+        for name in ("term_weight", "term_limit"):
+            values = getattr(self, name)
+            if values and len(values) != len(self.term):
+                raise UserError(
+                    f"{flag(name)} has {len(values)} numbers and --term {len(self.term)} functions"
+                )
+            for value in values:
+                if value is not None:
+                    check_range(flag(name), value, least=-HEAVIEST, most=HEAVIEST)
+        if any(limit is not None for limit in self.term_limit) and (
+            self.kernel == "gibbs" or self.forced
+        ):
+            raise UserError("--term-limit: --kernel gibbs and --forced accept texts beyond it")
+
+    def named_terms(self) -> list[tuple[str, float, float | None]]:
+        """List the terms of the user's own: name, weight and limit of each."""
+        limits = self.term_limit or (None,) * len(self.term)
+        weights = self.term_weight or tuple(float(limit is None) for limit in limits)
+        return list(zip(self.term, weights, limits, strict=True))
 
     @property
     def target_temperature(self) -> Schedule:
@@ -203,6 +250,20 @@ def overridden(
     if unknown := [name for name in overrides if name not in names]:
         raise TypeError(f"{unknown[0]!r} is not a setting; there are {', '.join(names)}")
     return replace(settings, **overrides)
+
+
+def positions_in(option: str, text: str, others: str = "") -> list[int]:
+    """Read `26-33,51` as positions. Raises UserError if this is no list of them."""
+    positions: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if match is None:
+            raise UserError(f"{option} {text}: must be {others}positions, as 26-33,51-57")
+        first, last = int(match[1]), int(match[2] or match[1])
+        check_range(f"{option} {text}: position", first, least=1, most=last)
+        check_range(f"{option} {text}: position", last, most=MOST_ROWS)
+        positions.update(range(first, last + 1))
+    return sorted(positions)
 
 
 def check_rows(rows: Rows) -> None:

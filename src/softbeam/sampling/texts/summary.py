@@ -156,8 +156,10 @@ def as_table(rows: Sequence[Row]) -> str:
         [title, *("-" if row[key] is None else format(row[key], form) for row in rows)]
         for title, (key, form) in columns.items()
     ]
-    texts = ["lowest-energy text", *(row["lowest_text"] for row in rows)]
-    return aligned(list(zip(*cells, texts, strict=True)), ">" * len(cells) + "<")
+    texts = [["lowest-energy text", *(row["lowest_text"] for row in rows)]]
+    if any(row.get("name") for row in rows):
+        texts.insert(0, ["name", *((row.get("name") or "")[:24] for row in rows)])
+    return aligned(list(zip(*cells, *texts, strict=True)), ">" * len(cells) + "<" * len(texts))
 
 
 def advice(rows: Sequence[Row]) -> list[str]:
@@ -192,13 +194,19 @@ def finish(
     texts = chains_by_text(read_samples(out))
     each = seconds / len(texts)  # texts are sampled side by side
     record = {"header": header, "samples": str(named), "seconds": seconds, "plot": None}
-    record["texts"] = [summary(chains, seconds=each) for chains in texts]
+    record["texts"] = [summary(chains, seconds=each) | named_as(chains, header) for chains in texts]
     if find_spec("matplotlib") is not None:
         record["plot"] = str(plot_of(named))
         write_plot(texts, plot_of(out))
     write_text(summary_of(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     clear(out)
     return record
+
+
+def named_as(chains: TextChains, header: Header) -> dict[str, Any]:
+    """Return the name of a text, if its file has names."""
+    names = header.get("names")
+    return {} if names is None else {"name": names[chains.index]}
 
 
 def finished(out: Path, header: Header, *, accept: bool = False) -> dict[str, Any] | None:
