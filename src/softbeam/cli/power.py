@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from softbeam.experiments import power as experiment
     from softbeam.models import catalogue
     from softbeam.models.huggingface import prefixes
+    from softbeam.sampling import diagnostics
 else:
     torch, catalogue = lazy("torch"), lazy("softbeam.models.catalogue")
     prefixes = lazy("softbeam.models.huggingface.prefixes")
     experiment = lazy("softbeam.experiments.power")
+    diagnostics = lazy("softbeam.sampling.diagnostics")
 
 
 def power(words: list[str]) -> int:
@@ -64,6 +66,8 @@ def power(words: list[str]) -> int:
         f"{'-' if rhat is None else f'{rhat:.3f}'}, ESS {'-' if ess is None else f'{ess:.0f}'}, "
         f"accept {result.accept:.2f}"
     )
+    if rhat is not None and rhat > diagnostics.HIGH:
+        print(f"R-hat is above {diagnostics.HIGH}: the chains disagree; give more --sweeps")
     times = result.from_start / max(result.tokens, 1)
     print(
         f"{result.tokens:,} tokens read; {result.from_start:,} if every proposal began with the "

@@ -1,5 +1,6 @@
 """Causal language models: kept prefixes give the model's own logits, and GGUF files are read."""
 
+import re
 import struct
 
 import numpy as np
@@ -156,6 +157,8 @@ def test_the_command_prints_samples_diagnostics_and_tokens(folder, capsys):
     assert main([*words, "--no-reuse"]) == 0
     again = capsys.readouterr().out
     assert "R-hat" in kept and "ESS" in kept
+    rhat = float(re.search(r"R-hat ([\d.]+),", kept)[1])
+    assert ("the chains disagree" in kept) == (rhat > 1.05)
     assert kept.splitlines()[:-1] == again.splitlines()[:-1], "the same chain"
     read, from_start = (
         int(out.splitlines()[-1].split()[0].replace(",", "")) for out in (kept, again)
