@@ -86,6 +86,7 @@ def test_an_output_that_is_not_printed_is_seen(tmp_path):
 def test_commands_are_understood(line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     files = {"prompts.txt": "A[MASK]\n", "chains.fasta": ">a\nAC\n", "sets.txt": "1 AC\n"}
+    files["lines.txt"] = "AC\n" * 20
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     _, command, *words = shlex.split(line, comments=True)
