@@ -110,19 +110,27 @@ def nursery():
 
 
 @pytest.fixture(scope="session")
-def farm():
-    """Starts schedulers and workers of Dask."""
+def farms():
+    """A process with all imports, which starts schedulers and workers of Dask."""
     from support.dask_processes import Farm
 
     with Farm() as started:
         yield started
 
 
-@pytest.fixture(scope="session")
-def pair(farm):
+@pytest.fixture
+def farm(farms):
+    """Starts schedulers and workers, which end with the test."""
+    with farms.borrowed() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pair(farms):
     """A scheduler of Dask and its two workers, for tests that harm neither."""
-    scheduler = farm.scheduler()
-    return scheduler, [farm.worker(scheduler, warm=True) for _ in range(2)]
+    with farms.borrowed() as started:
+        scheduler = started.scheduler()
+        yield scheduler, [started.worker(scheduler, warm=True) for _ in range(2)]
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ IMPORTED = (  # what cells of the tests need
     "transformers.models.bert.modeling_bert",
     "torch._dynamo",
 )
+
+
+QUIET = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # no look at the stack every 10 ms
 
 
 class Server(NamedTuple):
@@ -42,13 +46,14 @@ class Farm:
     """A process that starts schedulers and workers; all of them end with it."""
 
     def __enter__(self) -> "Farm":
+        self.servers: list[Server] = []
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | QUIET,
         )
         return self
 
@@ -68,7 +73,21 @@ class Farm:
     def started(self, kind: str, options: dict[str, Any]) -> Server:
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps([kind, options]), file=self.process.stdin, flush=True)
-        return Server(*json.loads(self.process.stdout.readline()))
+        self.servers.append(Server(*json.loads(self.process.stdout.readline())))
+        return self.servers[-1]
+
+    @contextmanager
+    def borrowed(self) -> Iterator["Farm"]:
+        """End what is started in a block with it: idle servers take a tenth of a core together."""
+        before = len(self.servers)
+        yield self
+        for server in self.servers[before:]:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(server.pid)
+                for each in [*process.children(recursive=True), process]:
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
+        del self.servers[before:]
 
     def __exit__(self, *_: object) -> None:
         children = psutil.Process(self.process.pid).children(recursive=True)
