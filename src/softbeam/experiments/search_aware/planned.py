@@ -8,6 +8,7 @@ Weights are chosen on dev by the search that the run's table reports.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import PurePosixPath
 
 from softbeam.data.tasks import NamedEntities, Translation
 from softbeam.experiments.search_aware.runs import (
@@ -143,7 +144,7 @@ def runs() -> Mapping[str, PlannedRun]:
 
 def family(name: str) -> str | None:
     """The family whose learning rate a run has; None for starts and for runs of one stage."""
-    run = name.partition("/")[2]
+    run = PurePosixPath(name).name  # after the group
     return next((kin for kin, names in FAMILIES.items() if run.startswith(names)), None)
 
 
