@@ -8,59 +8,28 @@ position. It is the Transformer form of the bidirectional LSTM of the thesis, Se
 Sun et al. 2023, "Score-based continuous-time discrete diffusion models").
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear
 
-from softbeam.models.layers import Layer, Memory, TransformerShape, check_sizes, embedding
-from softbeam.models.masked import checked_specials
+from softbeam.models.layers import Layer, Memory, TransformerShape
+from softbeam.models.masked import TiedMlm
 from softbeam.tensors import length_mask, lengths_of
 
 
-class HollowMlm(nn.Module):
+class HollowMlm(TiedMlm):
     """A `OnePassMlm` of characters, words or residues; its embeddings are also its output weights.
 
     Of `shape.layers` layers, each stream has a half, rounded down after one is left for the output;
     the rest, one or two, are at the output. So it has about as many weights as a `TransformerMlm`
-    of the same shape with at least three layers.
-
-    Args:
-        vocab: number of tokens, including specials.
-        shape: sizes of the network.
-        pad_id: number of the padding token; its embedding also marks the ends of a text.
-        mask_id: number of the token that hides another.
-        specials: numbers of the tokens that no text holds, besides `pad_id` and `mask_id`.
+    of the same shape with at least three layers. `TiedMlm` has the arguments; the embedding of
+    padding also marks the ends of a text.
     """
 
-    def __init__(
-        self,
-        vocab: int,
-        shape: TransformerShape,
-        *,
-        pad_id: int,
-        mask_id: int,
-        specials: Sequence[int] = (),
-    ):
-        super().__init__()
-        check_sizes(vocab=vocab)
-        self.pad_id, self.mask_id, self.longest = pad_id, mask_id, shape.longest
-        kept = checked_specials(vocab, pad_id, mask_id, specials)
+    def add_layers(self, shape: TransformerShape) -> None:
         each = max((shape.layers - 1) // 2, 1)
-        self.embed = embedding(vocab, shape.width)
-        self.position = embedding(shape.longest, shape.width)
         self.before, self.after = shape.stack(layers=each), shape.stack(layers=each)
         self.meeting = shape.stack(layers=max(shape.layers - 2 * each, 1))
-        self.norm, self.dropout = shape.last_norm(), nn.Dropout(shape.dropout)
-        self.dense = nn.Linear(shape.width, shape.width)
-        self.bias = nn.Parameter(torch.zeros(vocab))
-        self.register_buffer("kept", kept, persistent=False)
-
-    @property
-    def allowed(self) -> Bool[Tensor, " vocab"]:
-        return self.get_buffer("kept")
 
     def logits(
         self,
@@ -79,17 +48,11 @@ class HollowMlm(nn.Module):
         """Score every cell given all others, in one pass; scores of padding mean nothing."""
         return self.scores(self.states(tokens, lengths_of(tokens != self.pad_id)))
 
-    def scores(self, states: Float[Tensor, "*cells width"]) -> Float[Tensor, "*cells vocab"]:
-        """Apply the output layer."""
-        return linear(gelu(self.dense(states)), self.embed.weight, self.bias)
-
     def states(
         self, ids: Int[Tensor, "rows time"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows time width"]:
         """Compute the state of each position, given the other tokens within its row's length."""
         time = ids.shape[1]
-        if time > self.longest:
-            raise ValueError(f"tokens: {time} positions; the model's limit is {self.longest}")
         end = ids.new_full((len(ids), 1), self.pad_id)
         place = torch.arange(time, device=ids.device)
         real = length_mask(lengths, time)[:, None, None]
@@ -117,8 +80,7 @@ class HollowMlm(nn.Module):
         seen: Bool[Tensor, "#rows 1 time time"],
     ) -> Float[Tensor, "rows time width"]:
         """Read shifted tokens in one direction."""
-        place = torch.arange(ids.shape[1], device=ids.device)
-        x = self.dropout(self.embed(ids) + self.position(place))
+        x = self.embedded(ids)
         for layer in layers:
             assert isinstance(layer, Layer)
             y = layer.attention_norm(x) if layer.norm_first else x

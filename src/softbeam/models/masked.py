@@ -4,6 +4,7 @@ Padding never changes a number, because nothing attends to it. The output layer 
 masked cells.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -15,11 +16,8 @@ from softbeam.models.layers import Layer, TransformerShape, check_sizes, embeddi
 from softbeam.tensors import length_mask, lengths_of
 
 
-class TransformerMlm(nn.Module):
-    """A `MaskedLM` over words, phonemes or subwords; its embeddings are also its output weights.
-
-    Train it by cross-entropy of `logits` at random masks. With a `Vocabulary` v of the specials
-    `MASKED`, pass `pad_id=v.id(PAD)`, `mask_id=v.id(MASK)`, and all five `specials`.
+class TiedMlm(nn.Module, ABC):
+    """What masked Transformers share: embeddings that are also output weights, and their tokens.
 
     Args:
         vocab: number of tokens, including specials.
@@ -44,15 +42,44 @@ class TransformerMlm(nn.Module):
         self.pad_id, self.mask_id, self.longest = pad_id, mask_id, shape.longest
         self.embed = embedding(vocab, shape.width)
         self.position = embedding(shape.longest, shape.width)
-        self.layers, self.norm = shape.stack(), shape.last_norm()
+        self.add_layers(shape)
+        self.norm, self.dropout = shape.last_norm(), nn.Dropout(shape.dropout)
         self.dense = nn.Linear(shape.width, shape.width)
         self.bias = nn.Parameter(torch.zeros(vocab))
-        self.dropout = nn.Dropout(shape.dropout)
         self.register_buffer("kept", kept, persistent=False)
+
+    @abstractmethod
+    def add_layers(self, shape: TransformerShape) -> None:
+        """Make the layers between embeddings and output."""
 
     @property
     def allowed(self) -> Bool[Tensor, " vocab"]:
         return self.get_buffer("kept")
+
+    def embedded(self, ids: Int[Tensor, "rows time"]) -> Float[Tensor, "rows time width"]:
+        """Embed tokens and their positions. Raises ValueError if there are too many."""
+        time = ids.shape[1]
+        if time > self.longest:
+            raise ValueError(f"tokens: {time} positions; the model's limit is {self.longest}")
+        place = torch.arange(time, device=ids.device)
+        embedded: Tensor = self.dropout(self.embed(ids) + self.position(place))
+        return embedded
+
+    def scores(self, states: Float[Tensor, "*cells width"]) -> Float[Tensor, "*cells vocab"]:
+        """Apply the output layer."""
+        return linear(gelu(self.dense(states)), self.embed.weight, self.bias)
+
+
+class TransformerMlm(TiedMlm):
+    """A `MaskedLM` over words, phonemes or subwords; its embeddings are also its output weights.
+
+    Train it by cross-entropy of `logits` at random masks. With a `Vocabulary` v of the specials
+    `MASKED`, pass `pad_id=v.id(PAD)`, `mask_id=v.id(MASK)`, and all five `specials`. `TiedMlm` has
+    the arguments.
+    """
+
+    def add_layers(self, shape: TransformerShape) -> None:
+        self.layers = shape.stack()
 
     def logits(
         self,
@@ -67,7 +94,7 @@ class TransformerMlm(nn.Module):
             cells = self.states_alone(ids, lengths, masked)
         else:
             cells = self.states(ids, lengths)[masked]
-        return linear(gelu(self.dense(cells)), self.embed.weight, self.bias)
+        return self.scores(cells)
 
     def states(
         self, ids: Int[Tensor, "rows time"], lengths: Int[Tensor, " rows"]
@@ -94,12 +121,8 @@ class TransformerMlm(nn.Module):
         self, ids: Int[Tensor, "rows time"], lengths: Int[Tensor, " rows"]
     ) -> tuple[Float[Tensor, "rows time width"], Bool[Tensor, "rows time"]]:
         """Compute the input of the last layer, and which positions are real."""
-        time = ids.shape[1]
-        if time > self.longest:
-            raise ValueError(f"tokens: {time} positions; the model's limit is {self.longest}")
-        place = torch.arange(time, device=ids.device)
-        x = self.dropout(self.embed(ids) + self.position(place))
-        real = length_mask(lengths.clamp_min(1), time)  # attention to nothing would be NaN
+        x = self.embedded(ids)
+        real = length_mask(lengths.clamp_min(1), ids.shape[1])  # attention to nothing would be NaN
         for layer in self.layers[:-1]:
             x = layer(x, real)
         return x, real

@@ -174,7 +174,7 @@ class Bracket(NamedTuple):
     high: Estimate
 
     def holds(self, log_z: float, *, errors: float = 3.0) -> bool:
-        """Say whether a value is between both, or within so many standard errors of them."""
+        """Say whether a value is between both, or beyond them by a few standard errors at most."""
         below = self.low.log_z - errors * self.low.error
         return below <= log_z <= self.high.log_z + errors * self.high.error
 

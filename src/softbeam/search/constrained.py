@@ -52,7 +52,7 @@ def constrained_beam_search(
     vocab, device = len(decoder.embedding), lengths.device
     tables = [progress_table(phrase, vocab, eos).to(device) for phrase in (*must, *must_not)]
     full = sum(len(phrase) for phrase in must)
-    met = lengths.new_zeros(batch, 1, len(tables))  # tokens of each phrase that a prefix has
+    met = [lengths.new_zeros(batch, 1) for _ in tables]  # tokens of each phrase that a prefix has
     path = lengths.new_zeros(batch, 1, time)
     none = beam.total.new_full((batch, k), -torch.inf)
     done = Hypotheses(lengths.new_zeros(batch, k, time), lengths.new_zeros(batch, k), none)
@@ -60,22 +60,16 @@ def constrained_beam_search(
     for t in range(time):
         local, state = decoder.step(beam.state, beam.emb)
         total = beam.total[:, :, None] + checked_scores(local).unflatten(0, beam.total.shape)
-        after = [table[met[:, :, i]] for i, table in enumerate(tables)]  # batch prev vocab each
+        after = [table[n] for table, n in zip(tables, met, strict=True)]  # batch prev vocab each
         bank = sum(after[: len(must)], torch.zeros_like(total, dtype=torch.long))
         for phrase, reached in zip(must_not, after[len(must) :], strict=True):
             total = total.masked_fill(reached == len(phrase), -torch.inf)
         last, over = (lengths == t + 1)[:, None, None], (lengths <= t)[:, None, None]
         ends = (end | last) & ~over
         score, cell = best(total.masked_fill(~(ends & (bank == full)), -torch.inf), k)
-        grown = extended(path, cell, vocab, t)
-        finished = ranked(
-            torch.cat([done.tokens, grown], 1),
-            torch.cat([done.lengths, torch.full_like(cell, t + 1)], 1),
-            torch.cat([done.scores, score], 1),
-            k,
-            length_penalty,
-        )
-        done = Hypotheses(*finished)
+        new = Hypotheses(extended(path, cell, vocab, t), torch.full_like(cell, t + 1), score)
+        both = Hypotheses(*(torch.cat(parts, 1) for parts in zip(done, new, strict=True)))
+        done = ranked(both.tokens, both.lengths, both.scores, k, length_penalty)
         going = total.masked_fill(ends | over, -torch.inf)
         banks = [best(going.masked_fill(bank != n, -torch.inf), k) for n in range(full + 1)]
         score, cell = (torch.cat(parts, 1) for parts in zip(*banks, strict=True))
@@ -85,11 +79,7 @@ def constrained_beam_search(
         if bool(score.isneginf().all()):
             break
         path = extended(path, cell, vocab, t)
-        met = (
-            torch.stack([part.flatten(1).gather(1, cell) for part in after], -1)
-            if after
-            else (met.new_zeros(*cell.shape, 0))
-        )
+        met = [part.flatten(1).gather(1, cell) for part in after]
         step = Step(cell // vocab, cell % vocab, torch.zeros_like(cell).bool())
         beam = feed(decoder, beam, state, score, step)
     return Hypotheses(*(part[:, :nbest] for part in done))
