@@ -10,6 +10,9 @@ ifneq ($(wildcard ../shared/data),)
 export SOFTBEAM_DATA ?= $(abspath ../shared/data)
 endif
 
+# Tests wait for other processes: more workers than cores keep both cores busy.
+WORKERS ?= 3
+
 # Tests start many interpreters: compiled modules are kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,10 +22,10 @@ demo: install
 	$(BIN)/softbeam demo
 
 test: install
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 quick: install
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # Kills, bad input, several processes, ten minutes of memory: under twenty minutes in all.
 soak: install

@@ -125,7 +125,7 @@ def test_sampling(real, tmp_path, monkeypatch):
     real("sapiens-vh")  # or a skip that says why
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    ran = play("sampling.md")
+    ran = play("sampling.md", {"--chains 4 --sweeps 12": "--chains 2 --sweeps 12"})
     (scores,) = (one.output.splitlines() for one in ran if "score --mlm" in one.line)
     human, mouse = (float(line.split()[0]) for line in scores)
     assert human > mouse + 15
@@ -192,6 +192,7 @@ def test_a_wrong_page_is_seen(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_which_law(tmp_path, monkeypatch):
+    """With fewer draws for the figure."""
     monkeypatch.chdir(tmp_path)
-    ran = play("law.md")
+    ran = play("law.md", {"--draws 2000 --figure": "--draws 200 --figure"})
     assert len(ran) >= 8 and Path("law.svg").stat().st_size > 5000
