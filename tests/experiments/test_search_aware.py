@@ -1,13 +1,15 @@
 """Tables of trained runs: which runs, shared between tables, judged by outputs of their own."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from softbeam.cli import main
 from softbeam.experiments.order import Order
-from softbeam.experiments.search_aware.cells import training, with_starts
+from softbeam.experiments.search_aware.cells import lost_starts, training, with_starts
 from softbeam.experiments.search_aware.results import Judge, make, runs_of
 from softbeam.experiments.search_aware.runs import runs
 from softbeam.experiments.search_aware.tables import TABLES, Claim, Place, Table, Value, decoded
@@ -17,7 +19,7 @@ from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.reports.records import rounded
 from softbeam.reports.verdicts import judged
-from softbeam.runtime.cells import read_result
+from softbeam.runtime.cells import read_result, result_path
 from softbeam.training.kinds import Scored
 from softbeam.training.metrics import mean
 
@@ -146,6 +148,23 @@ def test_finished_runs_are_kept(out, monkeypatch):
     assert make("table-5.3", order) == first
 
 
+@pytest.mark.slow
+def test_results_tell_all_without_the_runs_and_a_lost_start_is_trained_again(out, tmp_path):
+    """What is committed of a folder: results and sentences, without weights and outputs."""
+    order = Order(folder=tmp_path / "kept", seeds=[1, 2], preset="tiny", quiet=True)
+    first = make("table-5.3", replace(order, folder=out))
+    for part in ("results", "sentences"):
+        shutil.copytree(out / part, order.folder / part)
+    assert make("table-5.3", order)["claims"] == first["claims"]
+    assert not (order.folder / "runs").exists()
+    cell = training("tiny", "ccg-uni/sn-local", 2)
+    result_path(cell, order.folder).unlink()
+    assert lost_starts([cell, replace(cell, seed=1)], order.folder) == [cell.start]
+    again = make("table-5.3", order)
+    assert again["rows"] == first["rows"] and again["claims"] == first["claims"]
+    assert {path.name for path in order.folder.glob("runs/*/*")} == {"sn", "sn-local"}
+
+
 def test_a_claim_is_judged_in_its_own_direction(tmp_path, monkeypatch):
     """Figures without sentences: the larger is better, seed by seed."""
     table = Table(
@@ -178,7 +197,7 @@ def test_sentences_judge_the_figure_that_they_are_about(metric, over, tmp_path, 
         return Scored("bleu", [2.0 if cell.run == "mt/ce" else 1.0] * 5, mean)
 
     monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
-    monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
+    monkeypatch.setattr("softbeam.experiments.search_aware.results.has_sentences", lambda *_: True)
     rows = {n: {"x": decoded(f"mt/{r}", "dev beam", metric)} for n, r in (("a", "ce"), ("b", "sn"))}
     cells = {
         training("cpu", run, 1): {"decodes": {"dev beam": {metric: value}}}
@@ -222,7 +241,7 @@ def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
         return Scored("bleu", list(means[cell.run] * (1 + cell.seed / 99) + 5 * shift), mean)
 
     monkeypatch.setattr("softbeam.experiments.search_aware.results.sentence_scores", scores)
-    monkeypatch.setattr("softbeam.experiments.search_aware.results.has_outputs", lambda *_: True)
+    monkeypatch.setattr("softbeam.experiments.search_aware.results.has_sentences", lambda *_: True)
     rows = {run: {"x": decoded(run, "dev beam", "bleu")} for run in means}
     cells = {
         training("cpu", run, seed): {"decodes": {"dev beam": {"bleu": value}}}
@@ -238,8 +257,8 @@ def test_gains_are_compared_by_sentences_too(tmp_path, monkeypatch):
     assert more["over"] == "seeds and sentences"
 
 
-def test_without_outputs_the_seeds_decide(tmp_path):
-    """A folder that has lost its runs and kept their results."""
+def test_without_sentences_the_seeds_decide(tmp_path):
+    """A folder that has kept nothing but the results."""
     rows = {n: {"x": decoded(f"mt/{r}", "dev beam", "bleu")} for n, r in (("a", "ce"), ("b", "sn"))}
     cells = {
         training("cpu", run, seed): {"decodes": {"dev beam": {"bleu": value + seed}}}

@@ -37,6 +37,14 @@ class Scored(NamedTuple):
     statistic: Callable[[Any], float]
 
 
+STATISTICS: dict[str, Callable[[Any], float]] = {  # by the metric of `Scored`
+    "accuracy": metrics.accuracy_of,
+    "f1": metrics.f1_of,
+    "exact_matches": metrics.mean,
+    "bleu": metrics.bleu_of,
+}
+
+
 class Comparison(NamedTuple):
     """The difference of two systems on the same sentences, with its 95 % interval and p-value."""
 

@@ -1,9 +1,11 @@
 """Train and decode the runs behind Tables 3.1 to 5.6, each a cell of a grid.
 
-A cell is a run of `search_aware.runs` with a seed. Its result has the metrics of several searches;
-the outputs are kept beside the weights, for tests that compare two runs sentence by sentence.
+A cell is a run of `search_aware.runs` with a seed. Its result has the metrics of several searches.
+The scores of each sentence are kept in a file of their own, for tests that compare two runs
+sentence by sentence. Results and scores are small, and tell all if the runs are deleted.
 """
 
+import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -19,14 +21,14 @@ from softbeam.experiments.identities import identity
 from softbeam.experiments.search_aware.planned import FULL
 from softbeam.experiments.search_aware.planned_tables import BEAMS
 from softbeam.experiments.search_aware.presets import runs
-from softbeam.runtime.cells import Result
-from softbeam.runtime.files import write_text
+from softbeam.runtime.cells import Result, key, read_result
+from softbeam.runtime.files import write_atomic, write_text
 from softbeam.training.config import RunConfig
 from softbeam.training.evaluation import evaluate_outputs, log_z
-from softbeam.training.kinds import Kind, kind_of
+from softbeam.training.kinds import STATISTICS, Kind, Scored, kind_of
 from softbeam.training.many import train
 from softbeam.training.own_search import trained_alpha
-from softbeam.training.runs import load_run
+from softbeam.training.runs import SUMMARY, load_run
 from softbeam.training.searches import Beam, Greedy, Search, SoftBeamSearch
 
 SPLITS = ("dev", "test")
@@ -129,16 +131,20 @@ def compute(cell: Training, out: Path) -> Result:
     corpus = config.data.load()
     kind = kind_of(config.data)
     decodes: dict[str, Any] = {}
+    sentences: dict[str, tuple[str, list[Any]]] = {}
     for split in SPLITS:
+        examples = decoded(cell.preset, corpus, split)
+        references = kind.problems(examples).references
         ways = searches(cell, kind, config, trained_alpha(folder, config))
         for name, search in ways.items():
-            values, outputs = evaluate_outputs(
-                loaded.model, decoded(cell.preset, corpus, split), kind, loaded.codecs, search
-            )
+            values, outputs = evaluate_outputs(loaded.model, examples, kind, loaded.codecs, search)
             if "sequence_error_rate" in values:
                 values["word_accuracy"] = 100 - values["sequence_error_rate"]
+            scored = kind.per_sentence(references, outputs)
             decodes[f"{split} {name}"] = values
-            write_text(outputs_path(folder, f"{split} {name}"), json.dumps(outputs))
+            sentences[f"{split} {name}"] = scored.metric, list(scored.scores)
+            write_text(folder / f"outputs-{split}-{name}.json", json.dumps(outputs))
+    write_sentences(cell, sentences, out)
     parts = {"train": corpus.split("train")[:PROBED], "dev": decoded(cell.preset, corpus, "dev")}
     normalizers = {
         name: log_z(loaded.model, encode(part, loaded.codecs)) for name, part in parts.items()
@@ -151,17 +157,35 @@ def decoded(preset: str, corpus: Corpus, split: str) -> list[Example]:
     return corpus.split(split)[: SENTENCES.get(preset)]
 
 
-def outputs_path(folder: Path, decode: str) -> Path:
-    return folder / f"outputs-{decode.replace(' ', '-')}.json"
+def sentences_path(cell: Training, out: Path) -> Path:
+    return out / "sentences" / f"{key(cell)}.json.gz"
 
 
-def has_outputs(cell: Training, decode: str, out: Path) -> bool:
-    """Whether a finished cell's outputs are still there."""
-    return outputs_path(cell.folder(out), decode).is_file()
+def write_sentences(cell: Training, scores: Mapping[str, Any], out: Path) -> None:
+    """Keep the metric and the scores of each sentence, by decode."""
+    text = json.dumps(scores, separators=(",", ":"))
+    write_atomic(sentences_path(cell, out), gzip.compress(text.encode(), mtime=0))
 
 
-def outputs_of(cell: Training, decode: str, out: Path) -> list[list[str]]:
-    """What a finished cell decoded."""
-    text = outputs_path(cell.folder(out), decode).read_text(encoding="utf-8")
-    outputs: list[list[str]] = json.loads(text)
-    return outputs
+def has_sentences(cell: Training, out: Path) -> bool:
+    """Whether the scores of a finished cell's sentences are there."""
+    return sentences_path(cell, out).is_file()
+
+
+@cache
+def sentence_scores(cell: Training, decode: str, out: Path) -> Scored:
+    """The scores of a finished run's outputs, sentence by sentence."""
+    kept = json.loads(gzip.decompress(sentences_path(cell, out).read_bytes()))
+    metric, scores = kept[decode]
+    return Scored(metric, scores, STATISTICS[metric])
+
+
+def lost_starts(cells: Iterable[Training], out: Path) -> list[Training]:
+    """The starts of unfinished cells whose weights are not there, or no longer."""
+    lost: dict[Training, None] = {}  # as a set that keeps the order
+    for cell in cells:
+        start = cell.start if read_result(cell, out) is None else None
+        while start is not None and not (start.folder(out) / SUMMARY).is_file():
+            lost[start] = None
+            start = start.start
+    return list(lost)

@@ -12,8 +12,9 @@ from softbeam.experiments.search_aware.cells import (
     Training,
     compute,
     decoded,
-    has_outputs,
-    outputs_of,
+    has_sentences,
+    lost_starts,
+    sentence_scores,
     training,
     with_starts,
 )
@@ -23,7 +24,7 @@ from softbeam.experiments.search_aware.presets import runs, tables_of
 from softbeam.experiments.search_aware.tables import Claim, Table, Value, signed_sum
 from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged, with_holm
-from softbeam.runtime.cells import Result, records
+from softbeam.runtime.cells import Result, records, result_path
 from softbeam.runtime.grid import run_grid
 from softbeam.training.kinds import Problems, Scored, kind_of
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
@@ -58,9 +59,14 @@ def make(what: str, order: Order) -> dict[str, Any]:
 
 
 def finish(tables: Sequence[str], order: Order) -> Done:
-    """Train the runs of some tables, or find them trained; starts before what needs them."""
+    """Train the runs of some tables, or find them trained; starts before what needs them.
+
+    A start is trained again if its weights were deleted and something is still to start from them.
+    """
     cells = cells_of(tables, order)
     title = tables[0] if len(tables) == 1 else "training"
+    for start in lost_starts(cells, order.folder):
+        result_path(start, order.folder).unlink(missing_ok=True)
     for part in with_starts(cells):
         order.check_runs({c.folder(order.folder): c.config(order.folder) for c in part})
         order.results(part, compute, title)
@@ -83,7 +89,7 @@ def runs_of(table: Table) -> list[str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judge claims by the metrics and outputs of finished runs."""
+    """Judge claims by the metrics and the sentences of finished runs."""
 
     done: Done
     preset: str
@@ -100,7 +106,7 @@ class Judge:
         return [training(self.preset, run, seed) for seed in self.seeds]
 
     def verdict(self, claim: Claim, table: Table) -> Judged:
-        """Judge a claim by the seeds and, if its values come from outputs, by the sentences."""
+        """Judge a claim by the seeds and, if its values are made of sentences, by these."""
         values = [table.value(p) for p in claim.places]
         figures = zip(*(self.figures(value) for value in values), strict=True)
         gaps = [signed_sum([x or 0.0 for x in by_seed]) for by_seed in figures]
@@ -115,8 +121,8 @@ class Judge:
     def tested(self, values: Sequence[Value]) -> Gaps | None:
         """The differences of runs with the effects of sentences, or those of two differences.
 
-        None if the values are not made of sentences, or if the outputs are missing: a folder may
-        have lost its runs and kept their results.
+        None if the values are not made of sentences, or if their scores are missing: a folder may
+        have kept nothing but the results.
         """
         sides = [self.by_sentence(value) for value in values]
         gaps = []
@@ -142,7 +148,7 @@ class Judge:
             return None
         decode, *path = map(str, value.path[1:])
         cells = self.cells(value.run)
-        if not all(has_outputs(cell, decode, self.folder) for cell in cells):
+        if not all(has_sentences(cell, self.folder) for cell in cells):
             return None
         by_seed = [scores_at(path, cell, decode, self.folder) for cell in cells]
         scores = [scored for scored in by_seed if scored is not None]
@@ -173,14 +179,6 @@ def scores_at(path: Sequence[str], cell: Training, decode: str, folder: Path) ->
 def source_lengths(cell: Training, decode: str) -> list[int]:
     """Source lengths of the sentences that a run decoded."""
     return [len(source) for source in decoded_problems(cell.preset, cell.run, decode).sources]
-
-
-@cache
-def sentence_scores(cell: Training, decode: str, folder: Path) -> Scored:
-    """The scores of a finished run's outputs, sentence by sentence."""
-    references = decoded_problems(cell.preset, cell.run, decode).references
-    kind = kind_of(runs(cell.preset)[cell.run].config.data)
-    return kind.per_sentence(references, outputs_of(cell, decode, folder))
 
 
 def decoded_problems(preset: str, run: str, decode: str) -> Problems:
