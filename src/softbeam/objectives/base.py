@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from softbeam import tensors, types
     from softbeam.objectives.losses import risk
+    from softbeam.objectives.losses.texts import Reward, Texts
     from softbeam.search import decoders, dropout
     from softbeam.types import Batch, Decoder, Loss
 else:
@@ -62,6 +63,20 @@ class Objective(ABC):
 
         Args:
             load: from a folder to the model of its run.
+        """
+        return self
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether `reading` has to be called before the objective."""
+        return False
+
+    def reading(self, texts: "Texts", find: "Callable[[str], Reward]") -> "Objective":
+        """Return the objective with what its costs of texts need.
+
+        Args:
+            texts: from the numbers of a batch to texts.
+            find: from `package.module:function` to the function, for names out of a file.
         """
         return self
 

@@ -4,42 +4,84 @@ Costs of sentences are rates, and a sentence counts as often as it has tokens: t
 cost per sentence weighted by length, on the scale of cross-entropy.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from softbeam._lazy import lazy
-from softbeam.errors import WIDEST_BEAM, check_range
-from softbeam.objectives.base import Log, MetricName, SearchObjective, named_metric
+from softbeam.errors import WIDEST_BEAM, UserError, check_range
+from softbeam.objectives.base import Log, SearchObjective, named_metric
+from softbeam.objectives.functions import FunctionName
 from softbeam.schedules import Constant, Moment, Schedule
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
-    from softbeam.objectives.losses import risk as losses
+    from softbeam.objectives.losses import risk as losses, texts as text_losses
+    from softbeam.objectives.losses.texts import Reward, Texts
     from softbeam.search import tracked
     from softbeam.types import Batch, Decoder, Hypotheses
 else:
     losses, tracked = lazy("softbeam.objectives.losses.risk"), lazy("softbeam.search.tracked")
+    text_losses = lazy("softbeam.objectives.losses.texts")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RiskObjective(SearchObjective):
-    """An objective on the costs of whole outputs; for a cost of your own, override `sentence_cost`.
+    """An objective on the costs of whole outputs.
+
+    For a cost of your own, override `sentence_cost`, which sees token numbers, or give a reward,
+    which sees texts.
 
     Args:
-        metric: hamming, edit or bleu.
+        metric: hamming, edit or bleu of token numbers, or wer, the edits for each word of a text.
+        reward: a function of texts whose negative is the cost, instead of a metric: called with
+            lists of prompts, completions and references, as TRL does, it returns a number for each
+            completion. In a file it is named as package.module:function.
     """
 
-    metric: MetricName = "hamming"
+    metric: Literal["hamming", "edit", "bleu", "wer"] = "hamming"
+    reward: Any = field(default=None, metadata={"added": True})
+    read = None  # texts and the reward function, after `reading`; not a setting
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if callable(self.reward):
+            object.__setattr__(self, "reward", FunctionName.of(self.reward))
+        elif not isinstance(self.reward, str | None):
+            raise UserError(
+                f"reward {self.reward!r}: must be a function or package.module:function"
+            )
+
+    @property
+    def reads_texts(self) -> bool:
+        return self.reward is not None or self.metric == "wer"
+
+    def reading(self, texts: "Texts", find: "Callable[[str], Reward]") -> "RiskObjective":
+        if not self.reads_texts:
+            return self
+        reward = text_losses.word_accuracy
+        if self.reward is not None:
+            given = isinstance(self.reward, FunctionName)
+            reward = self.reward.function if given else find(self.reward)
+        ready = replace(self)
+        object.__setattr__(ready, "read", (texts, reward))
+        return ready
 
     def sentence_cost(self, predicted: Sequence[int], gold: Sequence[int]) -> float:
         """The cost of an output: 0 is perfect."""
+        if self.metric == "wer":
+            raise ValueError("metric='wer' compares texts, not numbers")
         return named_metric(self.metric)(predicted, gold)
 
     def costs(self, outputs: "Hypotheses", batch: "Batch") -> "Tensor":
-        """The metric of each output. An unknown label of the target is an error of every output."""
+        """The cost of each output. An unknown label of the target is an error of every output."""
+        if self.reads_texts:
+            if self.read is None:
+                name = self.reward or self.metric
+                raise UserError(f"{name} compares texts: give the tokenizer that makes them")
+            return text_losses.text_costs(*self.read, outputs, batch)
         gold = batch.target.masked_fill(~batch.mask, -1)
         return losses.sentence_costs(self.sentence_cost, outputs, gold, batch.ends.lengths)
 

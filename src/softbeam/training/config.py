@@ -327,7 +327,7 @@ def settings_of(value: Any, *, whole: bool = True) -> Any:
         return {"class_path": path_of(type(value)), "init_args": own} if chosen else own
     if isinstance(value, tuple | list):
         return [settings_of(item, whole=whole) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path | str) else value
 
 
 def differences(before: RunConfig, now: RunConfig) -> str:

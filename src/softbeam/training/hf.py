@@ -177,7 +177,7 @@ class Prepared(NamedTuple):
     config: Any
     processors: Sequence[Any]
     first: Int[Tensor, "batch time"]  # the model's numbers of the tokens before the output
-    source: Int[Tensor, "batch time"]  # the adapter's numbers
+    source: Int[Tensor, "batch time"]  # the adapter's numbers of tokens, or of rows
 
     @classmethod
     def of(
@@ -194,12 +194,14 @@ class Prepared(NamedTuple):
                 raise UserError(f"{name}: softbeam.hf stops at the end mark and at length limits")
         copies = max(config.num_beams, config.num_return_sequences)
         first, mask = input_ids[::copies], prepared.get("attention_mask")
-        real = torch.ones_like(inputs) if mask is None else mask[::copies]
         adapter: HfModel
         if model.config.is_encoder_decoder:
-            adapter = HfSeq2Seq(model)
-            source = adapter.renumbered(inputs).masked_fill(real == 0, 0)
+            read = {model.main_input_name: inputs}
+            read |= {} if mask is None else {"attention_mask": mask[::copies]}
+            adapter = HfSeq2Seq(model, inputs=read, prefix=first)
+            source = adapter.rows
         else:
+            real = torch.ones_like(inputs) if mask is None else mask[::copies]
             ends = numbers_of(config.eos_token_id)
             unused = set(range(len(inputs.unique()) + len(ends) + 1)) - set(
                 inputs.unique().tolist()

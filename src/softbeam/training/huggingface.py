@@ -16,13 +16,14 @@ from transformers import Seq2SeqTrainer
 
 from softbeam.errors import UserError
 from softbeam.models.huggingface.causal import HfCausalLM
-from softbeam.models.huggingface.decoder import HfModel
+from softbeam.models.huggingface.decoder import HfModel, setting
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
 from softbeam.objectives.base import Objective, SearchObjective
 from softbeam.objectives.soft_beam import SoftBeamObjective
 from softbeam.runtime import ranks as processes
 from softbeam.schedules import Moment
 from softbeam.tensors import flushed_denormals, length_mask
+from softbeam.training.rewards import own_function, tokenizer_texts
 from softbeam.types import Batch, Loss
 
 IGNORED = -100  # of labels: no token is expected there
@@ -36,6 +37,8 @@ def search_aware_loss(
     now: Moment | None = None,
     rng: Generator | None = None,
     eos: int | None = None,
+    tokenizer: Any = None,
+    prefix: int = 0,
 ) -> Loss:
     """Compute an objective of a Hugging Face model on a batch as its collators make it.
 
@@ -44,22 +47,68 @@ def search_aware_loss(
 
     Args:
         model: an encoder-decoder or a causal language model.
-        inputs: `input_ids`, `attention_mask` and `labels`.
+        inputs: `labels` with `input_ids` and `attention_mask`, or with what else the model's
+            encoder reads, such as the `input_features` of Whisper.
         objective: any of `softbeam.objectives`.
         now: epoch and update, which drive schedules; the first of both if not given.
         rng: source of all random choices but dropout; seeded with 0 if not given.
         eos: the tokenizer's number of the end mark, for objectives with `finish`; if not given,
             that of the model's generation_config.
+        tokenizer: anything with `batch_decode`, for a reward or the word error rate.
+        prefix: how many labels of each row are given to the search and not trained, such as the
+            language and the task of Whisper.
     """
-    adapter = adapted(model)
-    batch = as_batch(adapter, inputs, eos=end_mark(adapter, eos) if objective.finish else None)
+    adapter = adapted(model, inputs, prefix=prefix)
+    number = end_mark(adapter, eos) if objective.finish else None
+    batch = as_batch(adapter, inputs, eos=number, prefix=prefix)
+    if objective.reads_texts and tokenizer is not None:
+        objective = objective.reading(tokenizer_texts(tokenizer, adapter), own_function)
     rng = rng or Generator().manual_seed(0)
     return objective(adapter, batch, now=now or Moment(), rng=rng)
 
 
-def adapted(model: Any) -> HfModel:
-    """Wrap a model so that calling it on sources gives a `Decoder`; nothing is copied."""
-    return HfSeq2Seq(model) if model.config.is_encoder_decoder else HfCausalLM(model)
+def adapted(model: Any, inputs: Mapping[str, Tensor] | None = None, *, prefix: int = 0) -> HfModel:
+    """Wrap a model so that calling it on sources gives a `Decoder`; nothing is copied.
+
+    Args:
+        model: an encoder-decoder or a causal language model.
+        inputs: a batch, for a model that does not read token numbers, or with a prefix.
+        prefix: as in `search_aware_loss`.
+    """
+    if not model.config.is_encoder_decoder:
+        if prefix:
+            raise UserError(f"prefix={prefix}: a causal model's prompt is its prefix")
+        return HfCausalLM(model)
+    main = main_input(model)
+    if inputs is None or (main == "input_ids" and not prefix):
+        return HfSeq2Seq(model)
+    check_inputs(inputs, main)
+    read = {name: inputs[name] for name in (main, "attention_mask") if name in inputs}
+    if main == "input_ids":
+        read.setdefault("attention_mask", torch.ones_like(read[main]))
+    return HfSeq2Seq(model, inputs=read, prefix=beginnings(model, inputs["labels"], prefix))
+
+
+def main_input(model: Any) -> str:
+    """What the model calls that which its encoder reads."""
+    return getattr(model, "main_input_name", "input_ids")
+
+
+def check_inputs(inputs: Mapping[str, Tensor], main: str) -> None:
+    """Raises UserError if a batch lacks the model's input or the labels."""
+    if missing := {main, "labels"} - inputs.keys():
+        raise UserError(f"a batch needs {sorted(missing)[0]}; it has {', '.join(inputs)}")
+
+
+def beginnings(model: Any, labels: Tensor, prefix: int) -> Tensor:
+    """The model's start token and the first labels of each row.
+
+    Raises UserError if a row has no more labels than these.
+    """
+    if short := (labels[:, : prefix + 1] == IGNORED).any(1).nonzero()[:, 0].tolist():
+        raise UserError(f"prefix={prefix}: row {short[0]} of a batch has no more labels")
+    start = setting(model, "decoder_start_token_id")
+    return torch.cat([torch.full_like(labels[:, :1], start), labels[:, :prefix]], 1)
 
 
 def end_mark(adapter: HfModel, eos: int | None) -> int:
@@ -70,19 +119,25 @@ def end_mark(adapter: HfModel, eos: int | None) -> int:
     return number
 
 
-def as_batch(adapter: HfModel, inputs: Mapping[str, Tensor], *, eos: int | None = None) -> Batch:
+def as_batch(
+    adapter: HfModel, inputs: Mapping[str, Tensor], *, eos: int | None = None, prefix: int = 0
+) -> Batch:
     """A collator's batch in the adapter's numbers, in which padding is 0 and to the right.
 
     Args:
         eos: the adapter's number of the end mark.
+        prefix: as in `search_aware_loss`.
     """
-    if missing := {"input_ids", "labels"} - inputs.keys():
-        raise UserError(f"a batch needs {sorted(missing)[0]}; it has {', '.join(inputs)}")
-    ids, labels = inputs["input_ids"], inputs["labels"]
-    real = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+    check_inputs(inputs, main_input(adapter.model))
+    labels = inputs["labels"][:, prefix:]
     wanted = labels != IGNORED
     if not wanted.any(1).all():
         raise UserError(f"row {int(wanted.any(1).int().argmin())} of a batch has no label")
+    if isinstance(adapter, HfSeq2Seq) and adapter.inputs is not None:
+        target, lengths = packed(adapter.renumbered(labels.clamp(min=0)), wanted)
+        return Batch.of(adapter.rows, target, lengths, eos=eos)
+    ids = inputs["input_ids"]
+    real = inputs.get("attention_mask", torch.ones_like(ids)).bool()
     if not adapter.model.config.is_encoder_decoder:
         check_prompts(ids, real, wanted)
         source, _ = packed(adapter.renumbered(ids), real & ~wanted)
@@ -108,16 +163,19 @@ def packed(tokens: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mask, tokens.gather(1, order)[:, : mask.shape[1]], 0), lengths
 
 
-def padded(examples: Sequence[Mapping[str, Any]], *, pad: int) -> dict[str, Tensor]:
+def padded(
+    examples: Sequence[Mapping[str, Any]], *, pad: int, main: str = "input_ids"
+) -> dict[str, Tensor]:
     """Make a batch of examples of unequal lengths: padding on the right, labels ignored there.
 
     Args:
         examples: rows of numbers by name, such as `input_ids` and `labels`; anything else, such as
             the text itself, is left out. Without an `attention_mask`, all tokens count.
         pad: the number of the padding token.
+        main: what the model reads; unless token numbers, it may have any shape.
     """
     fill = {"input_ids": pad, "decoder_input_ids": pad, "labels": IGNORED}
-    rows = [numbers_of(example) for example in examples]
+    rows = [numbers_of(example, main) for example in examples]
     for row in rows:
         if "input_ids" in row:
             row.setdefault("attention_mask", torch.ones_like(row["input_ids"]))
@@ -130,11 +188,11 @@ def padded(examples: Sequence[Mapping[str, Any]], *, pad: int) -> dict[str, Tens
     }
 
 
-def numbers_of(example: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The rows of whole numbers of an example, as tensors."""
+def numbers_of(example: Mapping[str, Any], main: str) -> dict[str, Tensor]:
+    """The rows of whole numbers of an example, and what the model reads, as tensors."""
     tensors = {}
     for name, value in example.items():
-        if isinstance(value, Tensor) or (value and isinstance(value[0], int)):
+        if isinstance(value, Tensor) or name == main or (value and isinstance(value[0], int)):
             tensors[name] = torch.as_tensor(value)
     return tensors
 
@@ -172,12 +230,19 @@ class SearchAwareTrainer(Seq2SeqTrainer):
     Args:
         objective: what training minimizes; its schedules follow the trainer's epoch and step.
         eval_objective: report the objective as `eval_loss` instead of the model's own loss.
+        prefix: how many labels of each row are given to the search and not trained, such as the
+            language and the task of Whisper.
         args: all of `Seq2SeqTrainer`'s. `label_smoothing_factor` smooths the cross-entropy of the
             objective, and `gradient_checkpointing` computes the decoder's steps twice.
     """
 
     def __init__(
-        self, *args: Any, objective: Objective, eval_objective: bool = False, **named: Any
+        self,
+        *args: Any,
+        objective: Objective,
+        eval_objective: bool = False,
+        prefix: int = 0,
+        **named: Any,
     ):
         super().__init__(*args, **named)
         if self.args.n_gpu > 1:
@@ -185,12 +250,12 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         if len(args) < 3 and named.get("data_collator") is None:
             pad: Any = getattr(self.processing_class, "pad_token_id", None)
             pad = adapted(self.model).pad_id if pad is None else pad
-            self.data_collator = partial(padded, pad=pad)
+            self.data_collator = partial(padded, pad=pad, main=main_input(self.model))
         if self.args.label_smoothing_factor:
             objective = smoothed(objective, self.args.label_smoothing_factor)
             self.label_smoother: Any = None  # the objective smooths; eval_loss is without
         self.objective: Objective = logged_with(objective, self.args)
-        self.eval_objective = eval_objective
+        self.eval_objective, self.prefix = eval_objective, prefix
         self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
         self.seen: dict[str, float] = {}  # the objective's numbers for the log
         self.drawn: dict[int, int] = {}  # number of generators given out in the last step
@@ -252,7 +317,18 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         """The objective on a batch, at the present epoch and step."""
         now = Moment(int(self.state.epoch or 0), self.state.global_step)
         eos = getattr(self.processing_class, "eos_token_id", None)
-        return search_aware_loss(model, inputs, self.objective, now=now, rng=rng, eos=eos)
+        tokenizer = self.processing_class
+        tokenizer = tokenizer if hasattr(tokenizer, "batch_decode") else None
+        return search_aware_loss(
+            model,
+            inputs,
+            self.objective,
+            now=now,
+            rng=rng,
+            eos=eos,
+            tokenizer=tokenizer,
+            prefix=self.prefix,
+        )
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **named: Any

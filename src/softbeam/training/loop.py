@@ -77,6 +77,7 @@ from softbeam.training.optimization import (
 )
 from softbeam.training.own_search import alpha_after
 from softbeam.training.recording import Recorder, accelerator
+from softbeam.training.rewards import own_function, texts_of
 from softbeam.training.runs import (
     CONFIG,
     METRICS,
@@ -203,7 +204,7 @@ def train_once(
 
 
 def with_models(config: RunConfig, codecs: Codecs) -> RunConfig:
-    """Return the run with the models that its objectives name, such as teachers.
+    """Return the run with what its objectives name, such as teachers, and with its texts.
 
     Raises UserError if a model has other vocabularies: it would read other words.
     """
@@ -221,7 +222,8 @@ def with_models(config: RunConfig, codecs: Codecs) -> RunConfig:
     def ready(stage: Stage) -> Stage:
         if stage.objective is None:
             return stage
-        return replace(stage, objective=stage.objective.loaded(load))
+        loaded = stage.objective.loaded(load)
+        return replace(stage, objective=loaded.reading(texts_of(codecs), own_function))
 
     return replace(config, pretrain=ready(config.pretrain), finetune=ready(config.finetune))
 

@@ -71,7 +71,9 @@ class HfModel(nn.Module):
     @property
     def longest(self) -> int | None:
         """The largest number of positions; None if there is no limit."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        config = self.model.config
+        own = getattr(config, "max_target_positions", None)  # of Whisper
+        return getattr(config, "max_position_embeddings", None) if own is None else own
 
     def renumbered(self, ids: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Convert the model's numbers of tokens to those used here, or back."""
@@ -193,9 +195,10 @@ def as_cache(state: State) -> DynamicCache:
     return cache
 
 
-def as_state(cache: Any, first: int = 0) -> State:
-    """The keys and values of a cache from position `first` on."""
-    return tuple((x.keys[:, :, first:], x.values[:, :, first:]) for x in cache.layers)
+def as_state(cache: Any, first: int = 0, stop: int | None = None) -> State:
+    """The keys and values of a cache from position `first` on, to before `stop` if it is given."""
+    kept = slice(first, stop)
+    return tuple((x.keys[:, :, kept], x.values[:, :, kept]) for x in cache.layers)
 
 
 def setting(model: Any, name: str) -> Any:

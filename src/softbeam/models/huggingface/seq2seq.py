@@ -1,10 +1,11 @@
-"""Adapter of Hugging Face encoder-decoders (Marian, BART, T5, ...).
+"""Adapter of Hugging Face encoder-decoders (Marian, BART, T5, Whisper, ...).
 
 `HfSeq2Seq(model)(source)` is a `Decoder` bound to the source. It takes embeddings and returns
 scores; its cache consists of plain tensors that can be gathered or mixed, and gradients flow
 through all of it. It calls the model's own `forward`, with its scales, positions and biases.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -37,15 +38,31 @@ class Sources(NamedTuple):
 class HfSeq2Seq(HfModel):
     """A Hugging Face encoder-decoder with a language-model head; 0 is padding on both sides.
 
+    Sources are token numbers. If `inputs` are given, sources are the rows of these instead, counted
+    from 1, in a column: see `rows`.
+
     Args:
         model: e.g. from `AutoModelForSeq2SeqLM.from_pretrained`; it is trained in place.
+        inputs: the encoder's inputs by name, such as the `input_features` of Whisper.
+        prefix: the tokens that the outputs of `inputs` begin with, in the model's numbers; the
+            model's start token if not given.
     """
 
-    def __init__(self, model: Any):
+    def __init__(
+        self,
+        model: Any,
+        *,
+        inputs: Mapping[str, Tensor] | None = None,
+        prefix: Int[Tensor, "batch prefix_time"] | None = None,
+    ):
         if not model.config.is_encoder_decoder:
             raise UserError(f"{type(model).__name__} is not an encoder-decoder")
-        super().__init__(model, setting(model, "pad_token_id"))
-        self.start_id = int(self.order[setting(model, "decoder_start_token_id")])
+        start, pad = setting(model, "decoder_start_token_id"), setting(model, "pad_token_id")
+        ends = getattr(model.generation_config, "eos_token_id", None)
+        is_end = pad in ends if isinstance(ends, list) else pad == ends
+        super().__init__(model, start if is_end else pad)  # Whisper is padded with its end mark
+        self.start_id = int(self.order[start])
+        self.inputs, self.prefix = inputs, prefix
         self._fast: FastSteps | None = None
         self.has_fast = type(model).__name__ in OFFSETS  # False after they were tried and differed
 
@@ -57,34 +74,58 @@ class HfSeq2Seq(HfModel):
             self._fast = FastSteps(self.model)
         return self._fast
 
+    @property
+    def rows(self) -> Int[Tensor, "batch 1"]:
+        """The sources that stand for all of `inputs`."""
+        assert self.inputs is not None
+        first = next(iter(self.inputs.values()))
+        return torch.arange(1, len(first) + 1, device=first.device)[:, None]
+
     def forward(self, source: Int[Tensor, "batch source_time"]) -> "HfSeq2SeqDecoder":
         return HfSeq2SeqDecoder(self, source)
+
+    def encoder_inputs(self, source: Int[Tensor, "batch source_time"]) -> dict[str, Tensor]:
+        """What the encoder reads for some sources, by name."""
+        if self.inputs is None:
+            return {"input_ids": self.renumbered(source), "attention_mask": (source != 0).long()}
+        return {name: value[source[:, 0] - 1] for name, value in self.inputs.items()}
+
+    def beginnings(self, source: Int[Tensor, "batch source_time"]) -> Int[Tensor, "batch time"]:
+        """The tokens that the outputs of some sources begin with, in the numbers used here."""
+        if self.prefix is None:
+            return source.new_full((len(source), 1), self.start_id)
+        return self.renumbered(self.prefix[source[:, 0] - 1])
 
 
 class HfSeq2SeqDecoder(HfDecoder):
     """An encoder-decoder bound to its sources; a first step computes their keys and values."""
 
     def __init__(self, adapter: HfSeq2Seq, source: Int[Tensor, "batch source_time"]):
-        real = source != 0
-        encoder = adapter.model.get_encoder()
-        encoded = encoder(input_ids=adapter.renumbered(source), attention_mask=real.long())
-        first = adapter.embedding()[adapter.start_id].expand(len(source), -1)
+        inputs = adapter.encoder_inputs(source)
+        encoded = adapter.model.get_encoder()(**inputs).last_hidden_state
+        self.masked = "attention_mask" in inputs
+        real = (
+            inputs["attention_mask"].bool()
+            if self.masked
+            else encoded.new_ones(encoded.shape[:2], dtype=torch.bool)
+        )
+        begun = adapter.embedding()[adapter.beginnings(source)]
         with adapter.cached():
             tried = adapter.model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=encoded.last_hidden_state),
-                attention_mask=real.long(),
-                decoder_inputs_embeds=first[:, None],
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+                attention_mask=real.long() if self.masked else None,
+                decoder_inputs_embeds=begun,
                 use_cache=True,
             )
-        caches = tried.past_key_values
+        caches, first = tried.past_key_values, begun[:, -1]
         cross = as_state(caches.cross_attention_cache)
-        sources = Sources(encoded.last_hidden_state, real, cross)
-        super().__init__(adapter, first, as_state(caches.self_attention_cache, first=1), sources)
+        before = as_state(caches.self_attention_cache, stop=begun.shape[1] - 1)
+        super().__init__(adapter, first, before, Sources(encoded, real, cross))
         self.fast = adapter.fast()
         if self.fast is not None:
             with torch.no_grad():
                 scores, _ = self.fast(first, self.empty, cross, real)
-            if not torch.allclose(scores, tried.logits[:, 0], rtol=1e-3, atol=1e-3):
+            if not torch.allclose(scores, tried.logits[:, -1], rtol=1e-3, atol=1e-3):
                 self.fast, adapter.has_fast = None, False
 
     def step(
@@ -103,7 +144,7 @@ class HfSeq2SeqDecoder(HfDecoder):
         encoded, real, cross = self.widened(len(emb))
         outputs = self.adapter.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
-            attention_mask=real.long(),
+            attention_mask=real.long() if self.masked else None,
             decoder_inputs_embeds=emb,
             past_key_values=EncoderDecoderCache(as_cache(state), as_cache(cross)),
             use_cache=True,
