@@ -16,6 +16,8 @@ from transformers import (
     MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
 from softbeam.search.decoders import LocallyNormalized
@@ -47,6 +49,29 @@ def t5() -> Any:
     sizes |= {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 6}
     special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     return T5ForConditionalGeneration(T5Config(**sizes, **special))
+
+
+def whisper() -> Any:
+    """Audio of 10 frames of 8 numbers; padded with its end mark, as the published ones are."""
+    sizes = {"d_model": 16, "num_mel_bins": 8, "max_source_positions": 5, "encoder_layers": 1}
+    sizes |= {"max_target_positions": 16, "decoder_layers": 1, "vocab_size": VOCAB}
+    sizes |= {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "begin_suppress_tokens": None}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    special = {"pad_token_id": 2, "eos_token_id": 2, "bos_token_id": 2, "decoder_start_token_id": 1}
+    return WhisperForConditionalGeneration(WhisperConfig(**sizes, **special, **APART))
+
+
+PIECES = ("", "<s>", "</s>", " a", " b", " ab", "c", "d", " c", "a", "b", " d")  # not all are words
+
+
+class ToyTokenizer:
+    """Joins pieces of words; the first three are special."""
+
+    eos_token_id, pad_token_id = 2, 2
+
+    def batch_decode(self, rows: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        assert skip_special_tokens
+        return ["".join(PIECES[i] for i in row if i > 2).strip() for row in rows]
 
 
 def gpt2() -> Any:
