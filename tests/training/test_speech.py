@@ -1,4 +1,4 @@
-"""Models that read audio: against transformers' own, lists of all outputs, and rows by themselves."""
+"""Models that read audio: against transformers, lists of all outputs, and rows by themselves."""
 
 import itertools
 
