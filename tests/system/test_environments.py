@@ -32,7 +32,7 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
         "reproduce figure-6.2",
         TRIALS.replace("--try a", "--try cross-entropy"),
     ),
-    "track": ("tensorboard", f"{TRAIN} --tensorboard true"),
+    "track": ("tensorboard", f"{TRAIN} --tensorboard true", f"{TRAIN} --track tensorboard"),
     "cluster": (
         "distributed",
         f"{TRAIN.replace('train', 'sweep', 1)} --over pretrain.lr=0.1,0.2 --cluster local:2",
@@ -54,7 +54,8 @@ def test_every_extra_is_tried_here():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "package", "words"),
-    [(extra, package, w) for extra, (package, *some) in EXTRAS.items() for w in some],
+    [(extra, package, w) for extra, (package, *some) in EXTRAS.items() for w in some]
+    + [("track", "wandb", f"{TRAIN} --track wandb")],
 )
 def test_without_an_extra_a_sentence_names_it(extra, package, words, good, monkeypatch, capsys):
     """At once: nothing was trained or written before."""

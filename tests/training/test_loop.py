@@ -13,10 +13,11 @@ from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.training import many
-from softbeam.training.config import RunConfig, Stage, from_yaml, to_yaml
+from softbeam.training.config import RunConfig, Stage, from_text, from_yaml, to_json, to_yaml
 from softbeam.training.loop import train
 from softbeam.training.optimization import lr_shape, make_optimizer
 from softbeam.training.recipes import RECIPES
+from softbeam.training.recording import Recorder, names_of
 from softbeam.training.runs import load_run, read_metrics
 from softbeam.training.searches import Beam, Greedy
 from softbeam.types import Batch
@@ -164,6 +165,68 @@ def test_tensorboard_gets_the_same_numbers(config, tmp_path):
     logged = [r["loss"] for r in read_metrics(tmp_path / "x") if r["kind"] == "train"]
     seen = [e.value for e in events.Scalars("train/loss")]
     assert seen == pytest.approx(logged)
+
+
+@pytest.mark.slow
+def test_wandb_gets_the_same_numbers_offline(config, tmp_path, monkeypatch):
+    """In one run of its own file, whose steps go on in the second stage."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    for name, value in {"MODE": "offline", "SILENT": "true", "CONSOLE": "off"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    second = replace(config.pretrain, epochs=1)
+    two = replace(config, pretrain=replace(config.pretrain, epochs=1), finetune=second)
+    try:
+        train(replace(two, track="wandb", tensorboard=True), tmp_path / "x", quiet=True)
+    finally:
+        wandb.teardown()
+    file = DataStore()
+    [path] = (tmp_path / "x" / "wandb").glob("offline-run-*/run-*.wandb")
+    file.open_for_scan(str(path))
+    seen, settings = {}, {}
+    while (data := file.scan_data()) is not None:
+        record = Record.FromString(data)
+        for item in record.history.item:
+            at = seen.setdefault(record.history.step.num, {})
+            at["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
+        settings |= {item.key: item.value_json for item in record.run.config.update}
+    assert json.loads(settings["model"])["class_path"] == "Lstm"
+    rows, last = read_metrics(tmp_path / "x"), 0
+    before = max(row["update"] for row in rows if row["stage"] == "pretrain")
+    for row in rows:
+        step = row["update"] + before * (row["stage"] == "finetune")
+        assert step >= last
+        last, name = step, "loss" if row["kind"] == "train" else "value"
+        assert seen[step][f"{row['kind']}/{name}"] == pytest.approx(row[name])
+    assert (tmp_path / "x" / "tensorboard").is_dir()
+
+
+def test_trackers_count_on_in_a_resumed_run(tmp_path):
+    path, logged = tmp_path / "metrics.jsonl", []
+
+    class Accelerator:
+        trackers: list = []
+
+        def log(self, numbers, step):
+            logged.append((numbers, step))
+
+    rows = [("pretrain", 2), ("pretrain", 5), ("finetune", 3), ("finetune", 4)]
+    path.write_text("")
+    for stage, update in rows:
+        recorder = Recorder(path, path.stat().st_size, Accelerator())
+        recorder.log("train", stage=stage, update=update, loss=0.5)
+        recorder.close()
+    assert logged == [({"train/loss": 0.5}, step) for step in (2, 5, 8, 9)]
+
+
+@pytest.mark.parametrize("word", ["track: tensorboard", "tensorboard: true", "track: wandb"])
+def test_old_and_new_words_for_trackers_are_read(word):
+    config = from_text(f"{word}\n")
+    assert names_of(config) == [word.split(":")[1].strip().replace("true", "tensorboard")]
+    assert names_of(from_text("tensorboard: false\n")) == []
+    assert '"track"' not in to_json(from_text("tensorboard: false\n"))  # as cells of before
 
 
 def test_learning_rate_shapes():

@@ -6,7 +6,7 @@ Nothing here loads torch: the command line shows all of it in a fraction of a se
 import json
 import re
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -98,7 +98,8 @@ class RunConfig:
         log_every: updates between lines of metrics.jsonl.
         checkpoint_every: updates between checkpoints, from which --resume continues.
         skip_nonfinite: updates to leave out, at most, whose loss or gradient is not finite.
-        tensorboard: also write TensorBoard events.
+        tensorboard: also write TensorBoard events; the older form of --track tensorboard.
+        track: also send the figures to wandb (Weights & Biases) or write tensorboard events.
     """
 
     data: Task = Stress()
@@ -117,6 +118,7 @@ class RunConfig:
     checkpoint_every: int = 500
     skip_nonfinite: int = 0
     tensorboard: bool = False
+    track: Literal["wandb", "tensorboard"] | None = field(default=None, metadata={"added": True})
 
     @property
     def stages(self) -> list[tuple[str, Stage]]:
@@ -302,9 +304,9 @@ def check_stage(name: str, stage: Stage, model: Model) -> None:
         "least": ("epochs", "warmup", "weight_decay"),
     }
     for limit, names in limits.items():
-        for field in names:
-            if (value := getattr(stage, field)) != AUTO:
-                check_range(f"--{name}.{field.replace('_', '-')}", value, **{limit: 0})
+        for key in names:
+            if (value := getattr(stage, key)) != AUTO:
+                check_range(f"--{name}.{key.replace('_', '-')}", value, **{limit: 0})
     if stage.objective is not None and stage.objective.left_to_right != model.left_to_right:
         kinds = f"{type(stage.objective).__name__} is not for {type(model).__name__}"
         raise UserError(f"--{name}.objective: {kinds}")

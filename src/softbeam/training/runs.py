@@ -52,7 +52,7 @@ BEGINNING = (
     SOURCE,
     TARGET,
 )  # written in this order, before the configuration
-EARLIER = re.compile(r"\..*|examples\.jsonl|inputs\.json|tensorboard|results|restart-\d+")
+EARLIER = re.compile(r"\..*|examples\.jsonl|inputs\.json|tensorboard|wandb|results|restart-\d+")
 NUMBER = (int, float)
 SUMMARY_TYPES: Types = {"metrics": dict, "epoch": int, "parameters": int, "seconds": NUMBER}
 ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "metric": str}
