@@ -171,6 +171,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
             "Show where runs go wrong, side by side: softbeam analyze RUN… [--beams 1,2,3,5,10,20]",
         ),
         Command(
+            "export",
+            "export",
+            "Make a run ready for others: softbeam export RUN --out FOLDER | --push USER/NAME",
+        ),
+        Command(
             "data",
             "catalogue",
             "The catalogue of corpora: softbeam data list | show NAME | fetch NAME",

@@ -1,16 +1,15 @@
 """A run is a folder: its configuration, vocabularies, metrics, weights and birth certificate."""
 
 import json
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from softbeam.data.batches import Encoded
@@ -18,46 +17,37 @@ from softbeam.data.encoding import Codecs, encode
 from softbeam.data.readers import Example
 from softbeam.data.task import Corpus, Pair, checked_pairs
 from softbeam.data.vocabulary import save_codec
-from softbeam.errors import LARGEST_NUMBER, UserError
+from softbeam.errors import UserError
 from softbeam.models.building import build
 from softbeam.runtime import inputs, outputs
 from softbeam.runtime.allowed import allowing
 from softbeam.runtime.devices import device_of
 from softbeam.runtime.environment import environment, working_folder
-from softbeam.runtime.files import (
-    Types,
-    read_object,
-    read_rows,
-    remove,
-    remove_parts,
-    replacing,
-    write_text,
-)
+from softbeam.runtime.files import remove, remove_parts, write_text
 from softbeam.runtime.progress import Progress
-from softbeam.training import baselines
+from softbeam.training import baselines, publishing
+from softbeam.training.cards import README, Figure, upload
 from softbeam.training.checkpoint import NAME as CHECKPOINT
 from softbeam.training.config import CONFIG, METRICS, SUMMARY, RunConfig, from_yaml, to_yaml
 from softbeam.training.decoding import Output, best, decode, decode_encoded
 from softbeam.training.evaluation import Evaluation
 from softbeam.training.kinds import Comparison, Kind, Problems, kind_of
 from softbeam.training.own_search import own_search, training_title
-from softbeam.training.searches import Search
-from softbeam.training.vocabularies import load_codecs
-
-WEIGHTS = "model.safetensors"
-SOURCE, TARGET, ENVIRONMENT = "source.json", "target.json", "environment.json"
-BEGINNING = (
+from softbeam.training.run_files import (
+    BEGINNING,
+    EARLIER,
     ENVIRONMENT,
-    METRICS,
     SOURCE,
     TARGET,
-)  # written in this order, before the configuration
-EARLIER = re.compile(r"\..*|examples\.jsonl|inputs\.json|tensorboard|wandb|results|restart-\d+")
-NUMBER = (int, float)
-SUMMARY_TYPES: Types = {"metrics": dict, "epoch": int, "parameters": int, "seconds": NUMBER}
-ROW_TYPES: Types = {"kind": str, "stage": str, "update": int, "metric": str}
-ROW_NUMBERS = ("update", "loss", "value", "alpha", "gold")
-ROW_FIELDS = {"train": ["stage", "update", "loss"], "dev": ["stage", "update", "metric", "value"]}
+    WEIGHTS,
+    choices_of as choices_of,
+    load_weights,
+    read_metrics as read_metrics,
+    read_summary,
+    save_weights as save_weights,
+)
+from softbeam.training.searches import Search
+from softbeam.training.vocabularies import load_codecs
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +229,102 @@ class Run:
         theirs = best(other.decode(sources, other_search or search, quiet=quiet))
         return self.kind.compare(references, [evaluation.outputs], [theirs])
 
+    def figures(self, split: str | None = "auto", *, quiet: bool = True) -> list[Figure]:
+        """Return the figure on dev that was recorded, and that of a split, scored now.
+
+        The intervals are of a bootstrap over sentences.
+
+        Args:
+            split: train, dev or test; auto is test if it can be read, None is no other split.
+            quiet: show no progress.
+        """
+        try:
+            corpus = self.config.data.load()
+            if split == "auto":
+                split = "test" if corpus.splits.get("test") else None
+            title = self.corpus_title("dev")
+        except UserError:  # the data are gone
+            if split not in ("auto", None):
+                raise
+            split, title = None, self.config.data.corpus_name or "the data of the run"
+        figures = [publishing.recorded_figure(self.folder, self.config, title)]
+        if split is not None:
+            done = self.evaluate(split, quiet=quiet)
+            metric, signed = self.kind.main_metric(done.metrics)
+            interval = self.kind.interval(self.problems(split).references, done.outputs)
+            value, count = self.kind.sign * signed, len(done.outputs)
+            figures.append(Figure(metric, value, split, done.corpus, interval, count))
+        return [f for f in figures if f is not None]
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        split: str | None = "auto",
+        license: str | None = None,
+        repo_id: str | None = None,
+        overwrite: bool = False,
+        quiet: bool = True,
+    ) -> None:
+        """Write a folder for others: what `load_run` needs, and a model card (README.md).
+
+        Data and checkpoints are not copied. Raises UserError if the folder is not empty.
+
+        Args:
+            folder: to be written.
+            split: scored for the card, beside the figure on dev that was recorded; see `figures`.
+            license: of the model, as the hub names it, such as apache-2.0.
+            repo_id: where it will be on the hub, for the card.
+            overwrite: replace an exported run in the folder.
+            quiet: show no progress.
+        """
+        with outputs.folder(
+            Path(folder),
+            describe=publishing.exported_in,
+            inputs=[self.folder],
+            overwrite=overwrite,
+            hint="--overwrite replaces it",
+        ) as place:
+            publishing.copy_run(self.folder, place)
+            publishing.run_card(
+                self.folder,
+                self.config,
+                self.figures(split, quiet=quiet),
+                name=(repo_id or Path(folder).resolve().name).split("/")[-1],
+                license=license,
+                repo_id=repo_id,
+                warning=self.warning(),
+            ).save(place / README)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        split: str | None = "auto",
+        license: str | None = None,
+        private: bool = False,
+        token: str | None = None,
+        commit_message: str = "Upload a run of softbeam",
+        quiet: bool = True,
+    ) -> Any:
+        """Upload the folder that `save_pretrained` writes to the Hugging Face hub.
+
+        Returns the hub's CommitInfo. Raises UserError if the hub refuses it.
+
+        Args:
+            repo_id: the model's name, as user/name; it is made if need be.
+            split: as in `save_pretrained`.
+            license: as in `save_pretrained`.
+            private: make a private repository.
+            token: of the hub; that of `hf auth login` if not given.
+            commit_message: on the hub.
+            quiet: show no progress.
+        """
+        with TemporaryDirectory() as temporary:
+            out = Path(temporary) / "run"
+            self.save_pretrained(out, split=split, license=license, repo_id=repo_id, quiet=quiet)
+            return upload(out, repo_id, message=commit_message, private=private, token=token)
+
     def check_kind(self, other: "Run") -> None:
         """Raises UserError if another run is of another kind of task."""
         if other.kind is not self.kind:
@@ -326,50 +412,6 @@ def write_start(
     write_text(out / CONFIG, to_yaml(config))
 
 
-def choices_of(out: Path) -> dict[str, Any]:
-    """Return the settings of a run that were chosen when it began; none if no file says so."""
-    path = out / ENVIRONMENT
-    facts = read_object(path, "a run's environment") if path.is_file() else {}
-    chosen: dict[str, Any] = facts.get("chosen", {})
-    return chosen
-
-
-def save_weights(model: nn.Module, path: Path) -> None:
-    """The weights in safetensors; a matrix that two layers share is stored once."""
-    from safetensors.torch import save_model
-
-    try:
-        with replacing(path) as part:
-            save_model(model, str(part))
-    except SafetensorError as error:
-        raise UserError(f"{path} cannot be written: {error}") from None
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Put a file's weights into a model of the same shape, or say what does not fit.
-
-    Weights that are not finite numbers are refused: every output would be nonsense.
-    """
-    from safetensors.torch import load_model
-
-    if not path.is_file():
-        raise UserError(
-            f"{path.parent} has no weights ({path.name}): its training has not finished"
-        )
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-        load_model(model, str(path))
-    except (RuntimeError, OSError, SafetensorError) as error:
-        text = " ".join(str(error).split())
-        raise UserError(f"the weights in {path} do not fit the model: {text[:300]}") from None
-    for name, parameter in model.named_parameters():
-        if "F" not in types.get(name, "F32"):
-            raise UserError(f"the weights in {path} do not fit the model: {name} is {types[name]}")
-        if not bool(parameter.isfinite().all()):
-            raise UserError(f"the weights in {path} are not all finite: {name}")
-
-
 def load_run(folder: str | Path, *, device: str = "auto", allow_modules: Iterable[str] = ()) -> Run:
     """Load a finished run from its folder, ready to decode.
 
@@ -387,27 +429,3 @@ def load_run(folder: str | Path, *, device: str = "auto", allow_modules: Iterabl
     model = build(config.model, codecs)
     load_weights(model, folder / WEIGHTS)
     return Run(config, codecs, model.to(place).eval(), read_summary(folder), folder)
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    path = folder / SUMMARY
-    return read_object(path, "a run's summary", SUMMARY_TYPES) if path.exists() else {}
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, each with what its kind has."""
-    path = folder / METRICS
-    if not path.is_file():
-        raise UserError(f"{folder} is not a run folder: it has no {METRICS}")
-    rows = list(read_rows(path, what := "a row of a run's metrics", ROW_TYPES))
-    for number, row in enumerate(rows, 1):
-        for name, value in ((name, row[name]) for name in ROW_NUMBERS if name in row):
-            if not isinstance(value, NUMBER) or (type(value) is int and value > LARGEST_NUMBER):
-                wrong = f"{path}, line {number}, is not {what}"
-                raise UserError(f"{wrong}: its {name} is {str(value)[:60]!r}")
-        lacking = [
-            name for name in ROW_FIELDS.get(row.get("kind", ""), ["kind"]) if name not in row
-        ]
-        if lacking:
-            raise UserError(f"{path}, line {number}, is not {what}: it has no {lacking[0]}")
-    return rows
