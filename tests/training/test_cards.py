@@ -107,12 +107,13 @@ def test_the_card_says_what_the_records_say(run, exported):
         "| scores | normalized |",
         f"| torch | {facts['packages']['torch']}",
     ]
-    said += ["bootstrap", "goyal2017continuous", "examples.jsonl"]
+    said += ["bootstrap", "goyal2017continuous", "(Goyal et al. 2018, Equation 2)"]
     assert [words for words in said if words not in text] == []
     alpha = json.loads((run.folder / "summary.json").read_text())["alpha"]
     assert f"| alpha | {alpha:.4g} |" in text
     assert "goyal2017differentiable" not in text and "goyal2019" not in text
-    assert str(run.folder.parent) not in text, "paths of this machine are nobody's business"
+    facts = (exported / "environment.json").read_text()
+    assert str(run.folder.parent) not in text + facts, "paths of this machine stay here"
 
 
 @pytest.mark.slow
@@ -130,6 +131,7 @@ def test_a_folder_loads_after_it_was_moved(run, exported, tmp_path, monkeypatch,
     load_run(there).save_pretrained(alone)
     [dev] = ModelCard.load(alone / "README.md").data.eval_results
     assert dev.metric_value == run.summary["metrics"]["accuracy"]
+    assert "| test examples | 7 |" in (alone / "README.md").read_text()
     with pytest.raises(UserError, match="gone"):
         load_run(there).save_pretrained(tmp_path / "more", split="test")
 
@@ -185,7 +187,7 @@ def test_the_command_writes_a_folder_and_replaces_nothing_else(run, tmp_path, ca
     assert main(words) == 0
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     expected = "config.yaml metrics.jsonl model.safetensors README.md source.json summary.json"
-    assert names == {*expected.split(), "target.json"}
+    assert names == {*expected.split(), "target.json", "environment.json"}
     assert main(words) == 2
     assert "holds an exported run: --overwrite replaces it" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 0

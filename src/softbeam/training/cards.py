@@ -131,7 +131,8 @@ def short(value: Any) -> str:
 
 def about(objective: Objective) -> str:
     """The first line of an objective's documentation, which names its paper."""
-    return (type(objective).__doc__ or "").strip().partition("\n")[0]
+    line = (type(objective).__doc__ or "").strip().partition("\n")[0]
+    return re.sub(r"\((201[789])\b", r"(Goyal et al. \1", line)
 
 
 def papers(objectives: Sequence[Objective]) -> list[str]:

@@ -1,5 +1,6 @@
 """A run's folder for others: what is needed to decode with it, and a model card."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from softbeam.data import catalogue
+from softbeam.data.tasks import InMemory
 from softbeam.errors import UserError
+from softbeam.runtime.files import write_text
 from softbeam.training import cards
 from softbeam.training.cards import Facts, Figure
 from softbeam.training.config import CONFIG, METRICS, SUMMARY, RunConfig, Stage, modules_of
 from softbeam.training.kinds import kind_of
 from softbeam.training.own_search import search_title, trained_alpha, training_title
 from softbeam.training.run_files import (
+    ENVIRONMENT,
     SOURCE,
     TARGET,
     WEIGHTS,
@@ -23,7 +27,9 @@ from softbeam.training.run_files import (
     read_summary,
 )
 
-KEPT = (CONFIG, WEIGHTS, SOURCE, TARGET, SUMMARY, METRICS)  # in a folder for others
+COPIED = (CONFIG, WEIGHTS, SOURCE, TARGET, SUMMARY, METRICS)
+KEPT = (*COPIED, ENVIRONMENT, cards.README)  # in a folder for others
+PRIVATE = ("command", "folder", "files")  # of the environment: paths of the machine
 TASKS = {"tagging": "token-classification", "translation": "translation"}  # as the hub has them
 NOTE = "The figure on dev chose the weights, and so is too good."
 
@@ -31,7 +37,7 @@ NOTE = "The figure on dev chose the weights, and so is too good."
 def exported_in(folder: Path) -> str | None:
     """Say whether a folder is an exported run; None if it holds anything else."""
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    whole = {CONFIG, WEIGHTS, cards.README} <= names <= {*KEPT, cards.README}
+    whole = {CONFIG, WEIGHTS, cards.README} <= names <= {*KEPT}
     return "an exported run" if whole else None
 
 
@@ -39,12 +45,16 @@ def copy_run(folder: Path, out: Path) -> None:
     """Copy what a run needs to be loaded; raises UserError if its training has not finished."""
     if not (folder / SUMMARY).is_file():
         raise UserError(f"{folder} has no {SUMMARY}: its training has not finished")
-    for name in KEPT:
+    for name in COPIED:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out / name)
+    recorded = read_environment(folder)
+    public = {name: value for name, value in recorded.items() if name not in PRIVATE}
+    public["files"] = files_of(recorded)
+    write_text(out / ENVIRONMENT, json.dumps(public, indent=1) + "\n")
 
 
-def recorded_figure(folder: Path, config: RunConfig, corpus: str) -> Figure | None:
+def recorded_figure(folder: Path, config: RunConfig) -> Figure | None:
     """Return the figure on dev that chose a run's weights, with the interval that was recorded."""
     figures = read_summary(folder).get("metrics")
     if not figures:
@@ -56,7 +66,7 @@ def recorded_figure(folder: Path, config: RunConfig, corpus: str) -> Figure | No
     ends = [r["interval"] for r in rows if r.get("value") == value and "interval" in r]
     sizes = read_environment(folder).get("examples", {})
     low_high = (float(ends[-1][0]), float(ends[-1][1])) if ends else None
-    return Figure(metric, value, "dev", corpus, low_high, sizes.get("dev"))
+    return Figure(metric, value, "dev", corpus_of(folder, config), low_high, sizes.get("dev"))
 
 
 def run_card(
@@ -104,15 +114,26 @@ def run_card(
 
 def data_facts(folder: Path, config: RunConfig) -> dict[str, Any]:
     """Name the corpus, its licence and the sizes of its splits."""
-    recorded = read_environment(folder)
     entry = catalogue.CORPORA.get(config.data.corpus_name or "")
-    files = {k: name_only(v) for k, v in recorded.get("files", {}).items()}
-    where = ", ".join(dict.fromkeys(files.values())) or type(config.data).__name__
-    sizes = {f"{k} examples": f"{n:,}" for k, n in recorded.get("examples", {}).items()}
+    counts = read_environment(folder).get("examples", {})
     return {
-        "corpus": where if entry is None else f"{entry.name}: {entry.title}",
+        "corpus": corpus_of(folder, config),
+        "title": None if entry is None else entry.title,
         "licence of the corpus": None if entry is None else entry.licence,
-    } | sizes
+    } | {f"{split} examples": f"{count:,}" for split, count in counts.items()}
+
+
+def corpus_of(folder: Path, config: RunConfig) -> str:
+    """Name the corpus of the catalogue, or the files."""
+    if isinstance(config.data, InMemory):
+        return "examples given in Python"
+    files = dict.fromkeys(files_of(read_environment(folder)).values())
+    return config.data.corpus_name or ", ".join(files) or type(config.data).__name__
+
+
+def files_of(recorded: dict[str, Any]) -> dict[str, str]:
+    """The names of the files of each split, without the folders of the machine."""
+    return {split: name_only(files) for split, files in recorded.get("files", {}).items()}
 
 
 def name_only(files: str) -> str:
@@ -135,9 +156,8 @@ def training_facts(folder: Path, config: RunConfig) -> dict[str, Any]:
 def stage_title(stage: Stage) -> str:
     """Name the objective of a stage, its settings and the optimizer."""
     assert stage.objective is not None
-    how = f"{stage.optimizer}, learning rate {stage.lr}, at most {stage.epochs} epochs"
-    about = cards.about(stage.objective).rstrip(".")
-    return f"`{cards.short(stage.objective)}`, {how}. {about}."
+    how = f"{stage.optimizer}, learning rate {stage.lr}, epochs {stage.epochs} at most"
+    return f"`{cards.short(stage.objective)}`, {how}. {cards.about(stage.objective)}"
 
 
 def search_facts(folder: Path, config: RunConfig) -> dict[str, Any]:

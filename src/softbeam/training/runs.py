@@ -239,21 +239,21 @@ class Run:
             quiet: show no progress.
         """
         try:
-            corpus = self.config.data.load()
+            splits = self.config.data.load().splits
             if split == "auto":
-                split = "test" if corpus.splits.get("test") else None
-            title = self.corpus_title("dev")
+                split = "test" if splits.get("test") else None
         except UserError:  # the data are gone
             if split not in ("auto", None):
                 raise
-            split, title = None, self.config.data.corpus_name or "the data of the run"
-        figures = [publishing.recorded_figure(self.folder, self.config, title)]
+            split = None
+        figures = [publishing.recorded_figure(self.folder, self.config)]
         if split is not None:
             done = self.evaluate(split, quiet=quiet)
             metric, signed = self.kind.main_metric(done.metrics)
             interval = self.kind.interval(self.problems(split).references, done.outputs)
+            corpus = publishing.corpus_of(self.folder, self.config)
             value, count = self.kind.sign * signed, len(done.outputs)
-            figures.append(Figure(metric, value, split, done.corpus, interval, count))
+            figures.append(Figure(metric, value, split, corpus, interval, count))
         return [f for f in figures if f is not None]
 
     def save_pretrained(

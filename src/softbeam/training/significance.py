@@ -158,6 +158,22 @@ def sentence_interval(
     return float(low), float(high)
 
 
+def resampled_intervals(
+    score: Callable[[Array], dict[str, float]], sentences: int, *, samples: int = 200
+) -> dict[str, tuple[float, float]]:
+    """Compute 95 % intervals of any figures over sentences drawn with replacement.
+
+    Args:
+        score: from the numbers of sentences, of which some come several times, to the figures.
+        sentences: how many there are.
+        samples: of the bootstrap.
+    """
+    rng = np.random.default_rng(0)
+    draws = [score(rng.integers(sentences, size=sentences)) for _ in range(samples)]
+    ends = {name: np.percentile([draw[name] for draw in draws], [2.5, 97.5]) for name in draws[0]}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
 def _drawn(sentences: int, rng: np.random.Generator) -> Array:
     """Count how often each of n items is drawn in n draws with replacement."""
     rows = rng.integers(sentences, size=sentences)
