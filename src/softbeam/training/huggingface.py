@@ -130,6 +130,7 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         if self.args.label_smoothing_factor:
             objective = smoothed(objective, self.args.label_smoothing_factor)
             self.label_smoother: Any = None  # the objective smooths; eval_loss is without
+        self.stated = objective  # for the card
         self.objective: Objective = logged_with(objective, self.args)
         self.eval_objective, self.prefix = eval_objective, prefix
         self.evaluated: tuple[Array, Array] | None = None  # outputs and labels, for intervals

@@ -58,7 +58,7 @@ def trained_card(
     dataset_args: str | Sequence[str] | None = None,
 ) -> ModelCard:
     """Make the card of a trainer's model; it takes what `Trainer.create_model_card` does."""
-    model, objective = trainer.accelerator.unwrap_model(trainer.model), trainer.objective
+    model, objective = trainer.accelerator.unwrap_model(trainer.model), trainer.stated
     base = finetuned_from or getattr(model.config, "_name_or_path", "") or None
     name = model_name or Path(trainer.args.output_dir).name
     corpus = ", ".join(listed(dataset)) or ", ".join(listed(dataset_tags)) or "data of the user"
@@ -109,7 +109,7 @@ def size_of(dataset: Any) -> str | None:
 
 def training_facts(trainer: Any, base: str | None) -> dict[str, Any]:
     """Describe what was trained, how and for how long."""
-    args, objective = trainer.args, trainer.objective
+    args, objective = trainer.args, trainer.stated
     name = None if base is None else Path(base).name if Path(base).exists() else base
     return {
         "started from": name,
