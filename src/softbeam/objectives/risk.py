@@ -61,7 +61,7 @@ class RiskObjective(SearchObjective):
     def reading(self, texts: "Texts", find: "Callable[[str], Reward]") -> "RiskObjective":
         if not self.reads_texts:
             return self
-        reward = text_losses.word_accuracy
+        reward: Reward = text_losses.word_accuracy
         if self.reward is not None:
             given = isinstance(self.reward, FunctionName)
             reward = self.reward.function if given else find(self.reward)

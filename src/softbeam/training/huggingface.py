@@ -24,7 +24,6 @@ from softbeam.schedules import Moment
 from softbeam.tensors import flushed_denormals
 from softbeam.training.cards import README, write_card
 from softbeam.training.hf_batches import adapted, as_batch, end_mark, main_input, padded
-from softbeam.training.metrics import Array
 from softbeam.training.rewards import own_function, tokenizer_texts
 from softbeam.training.trained_models import carry_beam, trained_card
 from softbeam.types import Loss
@@ -133,10 +132,11 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         self.stated = objective  # for the card
         self.objective: Objective = logged_with(objective, self.args)
         self.eval_objective, self.prefix = eval_objective, prefix
-        self.evaluated: tuple[Array, Array] | None = None  # outputs and labels, for intervals
-        if self.args.generation_config is None:
-            longest = self.args.generation_max_length
-            carry_beam(self.model.generation_config, self.objective, max_length=longest)
+        self.evaluated: tuple[Any, Any] | None = None  # outputs and labels, for intervals
+        settings: Any = self.args
+        if settings.generation_config is None and self.model is not None:
+            longest = settings.generation_max_length
+            carry_beam(self.model.generation_config, objective, max_length=longest)
         self.model_accepts_loss_kwargs = True  # targets are counted over the accumulated batch
         self.seen: dict[str, float] = {}  # the objective's numbers for the log
         self.drawn: dict[int, int] = {}  # number of generators given out in the last step
@@ -229,7 +229,8 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         done = super().evaluation_loop(*args, **named)
         arrays = isinstance(done.predictions, np.ndarray) and isinstance(done.label_ids, np.ndarray)
         whole = named.get("metric_key_prefix", "eval") == "eval"  # not predict, nor one of several
-        if self.args.predict_with_generate and arrays and whole:
+        settings: Any = self.args
+        if settings.predict_with_generate and arrays and whole:
             self.evaluated = done.predictions, done.label_ids
         return done
 
@@ -237,14 +238,14 @@ class SearchAwareTrainer(Seq2SeqTrainer):
         """Save the model as `Seq2SeqTrainer` does, with a card unless there is another README."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save and not _internal_call:
-            folder = Path(output_dir or self.args.output_dir)
+            folder = Path(output_dir or self.args.output_dir or ".")
             write_card(trained_card(self, model_name=folder.resolve().name), folder)
 
     def create_model_card(self, *args: Any, **named: Any) -> None:
         """Write a card to the output folder; the arguments are those of `Trainer`'s."""
         if self.is_world_process_zero():
             given = dict(zip(CARD_ARGUMENTS, args, strict=False)) | named
-            trained_card(self, **given).save(Path(self.args.output_dir) / README)
+            trained_card(self, **given).save(Path(self.args.output_dir or ".") / README)
 
     def next_rng(self) -> Generator:
         """A generator for this batch of this step."""

@@ -92,7 +92,8 @@ PRECISIONS = {"float32": "no", "bfloat16": "bf16"}
 
 def names_of(config: RunConfig) -> list[str]:
     """Name what the run is tracked by; raises MissingExtra if it is not installed."""
-    names = ["tensorboard"] * config.tensorboard + [config.track] * (config.track is not None)
+    names = ["tensorboard"] if config.tensorboard else []
+    names += [config.track] if config.track else []
     for name in names:
         need(name, "track")
     return [*dict.fromkeys(names)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 else:
     special = lazy("scipy.special")
 
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVEL = 0.95  # of intervals
 NO_SPREAD = 1e-12  # a standard error below this share of the difference is rounding
 
@@ -159,7 +160,7 @@ def sentence_interval(
 
 
 def resampled_intervals(
-    score: Callable[[Array], dict[str, float]], sentences: int, *, samples: int = 200
+    score: Callable[[Rows], dict[str, float]], sentences: int, *, samples: int = 200
 ) -> dict[str, tuple[float, float]]:
     """Compute 95 % intervals of any figures over sentences drawn with replacement.
 

@@ -14,8 +14,7 @@ from softbeam.objectives.base import Objective
 from softbeam.schedules import Moment
 from softbeam.training import cards
 from softbeam.training.cards import Facts, Figure
-from softbeam.training.metrics import Array
-from softbeam.training.significance import resampled_intervals
+from softbeam.training.significance import Rows, resampled_intervals
 
 SAMPLING = "temperature top_p top_k min_p top_h typical_p epsilon_cutoff eta_cutoff".split()
 CLOCKS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
@@ -153,14 +152,14 @@ def figures_of(trainer: Any, corpus: str) -> list[Figure]:
 
 def intervals_of(
     compute: Callable[[EvalPrediction], dict[str, Any]] | None,
-    evaluated: tuple[Array, Array] | None,
+    evaluated: tuple[Any, Any] | None,
 ) -> dict[str, tuple[float, float]]:
     """Compute intervals of metrics over sentences drawn with replacement; none if it takes long."""
     if compute is None or evaluated is None:
         return {}
     predictions, labels = evaluated
 
-    def score(rows: Array) -> dict[str, float]:
+    def score(rows: Rows) -> dict[str, float]:
         named = compute(EvalPrediction(predictions=predictions[rows], label_ids=labels[rows]))
         numbers = {name.removeprefix("eval_"): value for name, value in named.items()}
         return {n: float(v) for n, v in numbers.items() if isinstance(v, int | float | np.number)}
