@@ -35,6 +35,7 @@ WORK = {  # the function that does a command's work, once its words are understo
     "sweep": "softbeam.experiments.grid_search.sweep",
     "evaluate": "softbeam.training.runs.load_run",
     "decode": "softbeam.training.runs.load_run",
+    "export": "softbeam.training.runs.load_run",
     "analyze": "softbeam.reports.analysis.analyze",
     "certify": "softbeam.sampling.certified_kernels.certificates",
     "models": "softbeam.models.catalogue.fetch",

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from softbeam.cli import main
 from softbeam.errors import UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy
@@ -14,6 +15,7 @@ from softbeam.training.api import train
 from softbeam.training.config import RunConfig, Stage, from_text, to_json, to_yaml
 from softbeam.training.huggingface import search_aware_loss
 from softbeam.training.rewards import own_function
+from softbeam.training.runs import load_run
 from support.hf_toys import gpt2, marian, random
 from support.objective_toys import batch_of, build, call
 
@@ -155,3 +157,22 @@ def test_wrong_rewards_are_named(reward, message):
     columns = {"prompts": ["a", "b"], "completions": ["c", "d"], "references": ["e", "f"]}
     with pytest.raises(UserError, match=f"reward .*<lambda>: .*{message}"):
         rewarded(reward, columns)
+
+
+@pytest.mark.slow
+def test_the_command_line_names_a_reward_and_allows_its_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_rewards.py").write_text(
+        "def exact(completions, references):\n"
+        "    return [float(c == r) for c, r in zip(completions, references)]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = tmp_path / "data.conll"
+    data.write_text("".join(f"a X\n{word} Y\n\n" for word in "bcdefgh"))
+    words = ["train", "tagging", "--data.train", str(data), "--data.dev", str(data), "--quiet"]
+    words += ["--model.hidden", "4", "--model.embedding", "4", "--out", str(tmp_path / "run")]
+    words += ["--pretrain.epochs", "1", "--finetune.epochs", "1", "--objective", "minimum-risk"]
+    words += ["--finetune.objective.reward", "own_rewards:exact"]
+    assert main(words) == 2
+    assert "runs code of own_rewards; if you trust it" in capsys.readouterr().err
+    assert main([*words, "--resume", "--allow-module", "own_rewards"]) == 0
+    assert load_run(tmp_path / "run").config.finetune.objective.reward == "own_rewards:exact"
