@@ -93,6 +93,7 @@ FOLDER = {
     "train --resume": "train tagging --data.train d.conll --resume --out run",
     "decode": "decode run --input d.conll",
     "evaluate": "evaluate run",
+    "export": "export run --out o",
     "analyze": "analyze run --out o",
     "report": "report run --out o.html",
     "reproduce": "reproduce table-6.2 --models run --preset tiny --out o",

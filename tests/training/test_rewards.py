@@ -140,8 +140,8 @@ def test_files_name_rewards_and_name_none_that_is_not_allowed():
         named.reading(texts, own_function)
     with allowing(["operator"]):
         assert named.reading(texts, own_function).read[1](3) == -3
-    with pytest.raises(UserError, match="must be a function or package.module:function"):
-        MinimumRisk(reward=3)
+    with pytest.raises(UserError, match="is not a run configuration"):
+        from_text(to_yaml(config).replace(f"{__name__}:few_edits", "{class_path: builtins.print}"))
 
 
 @pytest.mark.parametrize(
@@ -174,5 +174,5 @@ def test_the_command_line_names_a_reward_and_allows_its_module(tmp_path, monkeyp
     words += ["--finetune.objective.reward", "own_rewards:exact"]
     assert main(words) == 2
     assert "runs code of own_rewards; if you trust it" in capsys.readouterr().err
-    assert main([*words, "--resume", "--allow-module", "own_rewards"]) == 0
+    assert main([*words, "--allow-module", "own_rewards"]) == 0
     assert load_run(tmp_path / "run").config.finetune.objective.reward == "own_rewards:exact"

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from torch.nn import functional
 
     from softbeam import tensors, types
+    from softbeam.objectives.functions import Reward
     from softbeam.objectives.losses import risk
-    from softbeam.objectives.losses.texts import Reward, Texts
+    from softbeam.objectives.losses.texts import Texts
     from softbeam.search import decoders, dropout
     from softbeam.types import Batch, Decoder, Loss
 else:

@@ -6,20 +6,20 @@ cost per sentence weighted by length, on the scale of cross-entropy.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 from softbeam._lazy import lazy
 from softbeam.errors import WIDEST_BEAM, UserError, check_range
 from softbeam.objectives.base import Log, SearchObjective, named_metric
-from softbeam.objectives.functions import FunctionName
+from softbeam.objectives.functions import FunctionName, Reward
 from softbeam.schedules import Constant, Moment, Schedule
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor, nn
 
     from softbeam.objectives.losses import risk as losses, texts as text_losses
-    from softbeam.objectives.losses.texts import Reward, Texts
+    from softbeam.objectives.losses.texts import Texts
     from softbeam.search import tracked
     from softbeam.types import Batch, Decoder, Hypotheses
 else:
@@ -42,17 +42,13 @@ class RiskObjective(SearchObjective):
     """
 
     metric: Literal["hamming", "edit", "bleu", "wer"] = "hamming"
-    reward: Any = field(default=None, metadata={"added": True})
+    reward: str | Reward | None = field(default=None, metadata={"added": True})
     read = None  # texts and the reward function, after `reading`; not a setting
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if callable(self.reward):
             object.__setattr__(self, "reward", FunctionName.of(self.reward))
-        elif not isinstance(self.reward, str | None):
-            raise UserError(
-                f"reward {self.reward!r}: must be a function or package.module:function"
-            )
 
     @property
     def reads_texts(self) -> bool:
@@ -62,9 +58,10 @@ class RiskObjective(SearchObjective):
         if not self.reads_texts:
             return self
         reward: Reward = text_losses.word_accuracy
-        if self.reward is not None:
-            given = isinstance(self.reward, FunctionName)
-            reward = self.reward.function if given else find(self.reward)
+        if isinstance(self.reward, FunctionName):
+            reward = self.reward.function
+        elif isinstance(self.reward, str):
+            reward = find(self.reward)
         ready = replace(self)
         object.__setattr__(ready, "read", (texts, reward))
         return ready

@@ -1,5 +1,6 @@
 from . import hf as hf
 from .api import train as train
+from .cards import Figure as Figure
 from .config import (
     RunConfig as RunConfig,
     Stage as Stage,

@@ -8,7 +8,8 @@ from torch import Tensor
 from softbeam.data.encoding import Codecs
 from softbeam.data.vocabulary import Pieces
 from softbeam.errors import UserError
-from softbeam.objectives.losses.texts import Reward, Texts
+from softbeam.objectives.functions import Reward
+from softbeam.objectives.losses.texts import Texts
 from softbeam.runtime.allowed import is_allowed
 from softbeam.sampling.certified_kernels import imported
 

@@ -2,18 +2,16 @@
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from softbeam.errors import UserError
-from softbeam.objectives.functions import FunctionName
+from softbeam.objectives.functions import FunctionName, Reward
 from softbeam.objectives.losses.risk import edit_rate
 from softbeam.types import Batch, Hypotheses
-
-Reward = Callable[..., Sequence[float]]
 
 
 class Texts(NamedTuple):
