@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingA
 from softbeam.errors import UserError
 from softbeam.objectives.hard_beam import BeamCrf
 from softbeam.objectives.likelihood import CrossEntropy
-from softbeam.objectives.risk import MinimumRisk
+from softbeam.objectives.risk import MinimumRisk, Reinforce
 from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss
 from softbeam.schedules import Constant, Moment
@@ -128,6 +128,13 @@ def test_the_end_mark_is_the_models_whatever_the_labels_end_with(make, objective
     swapped = {name: rows.flip(0) for name, rows in inputs.items()}
     a, b = (search_aware_loss(model, x, objective).total for x in (inputs, swapped))
     torch.testing.assert_close(a, b)
+
+
+def test_the_running_mean_is_of_the_model():
+    """Adapters are made for each batch, and the mean cost of earlier batches has to outlive them."""
+    model, objective = made(bart), Reinforce(baseline="running")
+    first, second = (search_aware_loss(model, padded(model), objective).log for _ in range(2))
+    assert first["baseline"] == 0 and second["baseline"] == pytest.approx(first["cost"]) != 0
 
 
 def arguments(folder, **knobs) -> Seq2SeqTrainingArguments:

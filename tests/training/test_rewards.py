@@ -1,5 +1,7 @@
 """Rewards of texts as costs: against the metrics of token numbers, which share no text."""
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -127,7 +129,7 @@ def test_training_with_a_reward_is_training_with_the_metric(tmp_path):
     assert f"reward: {__name__}:few_edits" in (tmp_path / "reward" / "config.yaml").read_text()
 
 
-def test_files_name_rewards_and_name_none_that_is_not_allowed():
+def test_files_name_rewards_and_name_none_that_is_not_allowed(tmp_path, monkeypatch):
     config = RunConfig(finetune=Stage(objective=MinimumRisk(reward=few_edits)))
     again = from_text(to_yaml(config))
     assert again == config and from_text(to_json(config)) == config
@@ -140,6 +142,11 @@ def test_files_name_rewards_and_name_none_that_is_not_allowed():
         named.reading(texts, own_function)
     with allowing(["operator"]):
         assert named.reading(texts, own_function).read[1](3) == -3
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "witness.py").write_text("def reward(completions): ...")
+    for name in ("witness.reward", "witness:reward"):
+        read = from_text(to_yaml(config).replace(f"{__name__}:few_edits", name))
+        assert read.finetune.objective.reward == name and "witness" not in sys.modules
     with pytest.raises(UserError, match="is not a run configuration"):
         from_text(to_yaml(config).replace(f"{__name__}:few_edits", "{class_path: builtins.print}"))
 

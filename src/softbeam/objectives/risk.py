@@ -181,6 +181,7 @@ class Reinforce(RiskObjective):
             return 0.0
         if self.baseline != "running":
             raise ValueError(f"baseline={self.baseline!r} is none of greedy, running, none")
+        model = getattr(model, "model", model)  # of an adapter, which is made for each batch
         before = RUNNING.get(model)
         RUNNING[model] = cost if before is None else before + (1 - self.momentum) * (cost - before)
         return 0.0 if before is None else before
