@@ -14,6 +14,8 @@ from numpy import percentile
 from numpy.random import default_rng
 
 from softbeam.cli import main
+from softbeam.data.catalogue import CORPORA
+from softbeam.data.tasks import Supertags
 from softbeam.errors import UserError
 from softbeam.models.specs import Lstm
 from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized
@@ -22,8 +24,8 @@ from softbeam.objectives.scheduled_sampling import ScheduledSampling
 from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
 from softbeam.training import cards
 from softbeam.training.api import train
-from softbeam.training.config import Stage
-from softbeam.training.publishing import name_only
+from softbeam.training.config import RunConfig, Stage
+from softbeam.training.publishing import data_facts, name_only
 from softbeam.training.runs import load_run, read_metrics
 
 TAGS = {"the": "D", "a": "D", "dog": "N", "cat": "N", "runs": "V", "sleeps": "V"}
@@ -197,6 +199,16 @@ def test_the_command_writes_a_folder_and_replaces_nothing_else(run, tmp_path, ca
     assert (run.folder / "examples.jsonl").exists() and (out / "notes.txt").exists()
     assert main(["export", str(run.folder)]) == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_a_corpus_of_the_catalogue_comes_with_its_licence(tmp_path):
+    recorded = {"examples": {"train": 12543}, "files": {"train": "/home/me/data/train.gz"}}
+    (tmp_path / "environment.json").write_text(json.dumps(recorded))
+    facts = data_facts(tmp_path, RunConfig(data=Supertags()))
+    assert facts["corpus"] == "ccg-ewt" and facts["train examples"] == "12,543"
+    assert facts["licence of the corpus"] == CORPORA["ccg-ewt"].licence != ""
+    own = data_facts(tmp_path, RunConfig(data=Supertags(train="a", dev="b")))
+    assert own["corpus"] == "train.gz" and own["licence of the corpus"] is None
 
 
 def test_papers_are_those_of_the_citing_page():

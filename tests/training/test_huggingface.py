@@ -131,7 +131,7 @@ def test_the_end_mark_is_the_models_whatever_the_labels_end_with(make, objective
 
 
 def test_the_running_mean_is_of_the_model():
-    """Adapters are made for each batch, and the mean cost of earlier batches has to outlive them."""
+    """Adapters are made for each batch; the mean cost of earlier batches has to outlive them."""
     model, objective = made(bart), Reinforce(baseline="running")
     first, second = (search_aware_loss(model, padded(model), objective).log for _ in range(2))
     assert first["baseline"] == 0 and second["baseline"] == pytest.approx(first["cost"]) != 0

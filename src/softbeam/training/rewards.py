@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from softbeam.data.encoding import Codecs
@@ -36,7 +35,8 @@ def tokenizer_texts(tokenizer: Any, adapter: Any) -> Texts:
     """
 
     def outputs(rows: list[list[int]]) -> list[str]:
-        ids = [adapter.renumbered(torch.tensor(row, dtype=torch.long)).tolist() for row in rows]
+        order = adapter.order.tolist()
+        ids = [[order[number] for number in row] for row in rows]
         return list(tokenizer.batch_decode(ids, skip_special_tokens=True))
 
     def prompts(source: Tensor) -> list[str]:

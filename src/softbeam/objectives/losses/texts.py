@@ -26,11 +26,12 @@ def text_costs(
 ) -> Float[Tensor, "batch n"]:
     """Compute the negative reward of each output; unknown target tokens are not in references."""
     n = outputs.tokens.shape[1]
-    rows = zip(outputs.tokens.flatten(0, 1).tolist(), outputs.lengths.flatten(), strict=True)
-    gold = [row[known].tolist() for row, known in zip(batch.target, batch.mask, strict=True)]
+    paths, sizes = outputs.tokens.flatten(0, 1).tolist(), outputs.lengths.flatten().tolist()
+    targets = zip(batch.target.tolist(), batch.mask.tolist(), strict=True)
+    gold = [[token for token, real in zip(*pair, strict=True) if real] for pair in targets]
     columns = {
         "prompts": repeated(texts.prompts(batch.source), n),
-        "completions": texts.outputs([row[: int(length)] for row, length in rows]),
+        "completions": texts.outputs([p[:size] for p, size in zip(paths, sizes, strict=True)]),
         "references": repeated(texts.outputs(gold), n),
     }
     rewards = rewarded(reward, columns)
