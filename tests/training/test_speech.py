@@ -56,14 +56,18 @@ def test_beams_are_those_of_generate(name):
     assert len({*map(tuple, ours.sequences.tolist())}) > 1
 
 
-@pytest.mark.parametrize("make", [marian, bart])
-def test_outputs_may_begin_with_given_tokens(make):
-    model = random(make, seed=3)
-    source = torch.tensor([[3, 4, 5], [6, 7, 8]])
+@pytest.mark.parametrize("make, seed", [(marian, 6), (bart, 5)])
+def test_outputs_may_begin_with_given_tokens(make, seed):
+    model = random(make, seed=seed)
     start = torch.tensor([[model.config.decoder_start_token_id, 4, 7]]).expand(2, -1)
-    knobs = {"input_ids": source, "decoder_input_ids": start, "num_beams": 3, "max_new_tokens": 5}
-    expected = model.generate(**knobs)
-    assert model.generate(**knobs, custom_generate=softbeam.hf.beam).tolist() == expected.tolist()
+    knobs = {"input_ids": torch.tensor([[3, 4, 5], [6, 7, 8]]), "num_beams": 3}
+    knobs |= {"max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True}
+    expected = model.generate(**knobs, decoder_input_ids=start)
+    ours = model.generate(**knobs, decoder_input_ids=start, custom_generate=softbeam.hf.beam)
+    assert ours.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(ours.sequences_scores.float(), expected.sequences_scores)
+    without = model.generate(**knobs).sequences
+    assert without[:, 1:].tolist() != expected.sequences[:, 3:].tolist()
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
