@@ -75,7 +75,7 @@ def score(
     mlm: TextModel,
     texts: str | Sequence[str],
     *,
-    energy: Literal["local", "raw", "strided"] = "local",
+    energy: Literal["local", "raw", "strided", "chain-rule"] = "local",
     rows: Rows = 256,
     stride: int = 8,
     device: str | None = None,
@@ -86,7 +86,9 @@ def score(
         mlm: the model, as `load_mlm` returns it.
         texts: one or several texts without gaps.
         energy: local sums log-probabilities; raw sums logits; strided masks every `stride`-th token
-            together, which takes `stride` rows instead of one for each token.
+            together, which takes `stride` rows instead of one for each token; chain-rule sums
+            log-probabilities of tokens given those before them, with all later ones masked, which
+            is the log-likelihood of a distribution over texts of this length.
         rows: the largest number of masked rows that the model gets at once; auto is what fits.
         stride: of a strided energy.
         device: where the model runs, as in `sample`.
@@ -110,14 +112,22 @@ def infill(
     - in-turn: gaps are filled one after another, in random order: independent samples, but not of
       the joint distribution.
     - greedy: the likeliest token of each gap, all predicted at once: a single filling.
+    - enumerate: all fillings, at most 1,000,000, with their exact probabilities.
+    - auto: enumerate if there are at most 10,000 fillings, and mh otherwise.
+
+    A gap is `[MASK]`, one token, or `[WORD]`, one whole word of 1 to `pieces` tokens. All fillings
+    share one distribution, exp(-energy / temperature) / Z, where Z is a sum over fillings of all
+    lengths: a length is as likely as its fillings are together. Only with energy="chain-rule" are
+    the energies of different lengths logarithms of comparable probabilities; then a number of
+    pieces weighs as much as the model, shown that many masks, is sure that they are one word.
 
     Args:
         mlm: the model, as `load_mlm` returns it.
-        text: a text with gaps, `[MASK]`.
+        text: a text with gaps, `[MASK]` or `[WORD]`.
         samples: the number of samples to draw.
         method: how to draw them.
         device: where the model runs, as in `sample`.
-        overrides: fields of `SamplingConfig` to replace, as `chains`, `burn_in` or `seed`; not
+        overrides: fields of `SamplingConfig` to replace, as `energy`, `chains` or `seed`; not
             those that infilling decides itself, as `sweeps`.
     """
     settings, mlm = infill_settings(overrides), placed(mlm, device)
