@@ -15,7 +15,7 @@ from softbeam.sampling.gaps import (
     WholeGaps,
     count_fillings,
     every_filling,
-    shortened,
+    used_cells,
 )
 from softbeam.sampling.kernels import metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals
@@ -112,10 +112,20 @@ def test_a_term_of_the_energy_reads_no_padding_between_words(states):
         assert value == len(pairs) - len(set(pairs))
 
 
-def test_starts_have_gaps_of_all_lengths():
-    tokens, gaps = LINE.repeat(300, 1), GAPS.repeat(300, 1)
-    short = shortened(tokens, gaps, torch.Generator().manual_seed(0), PAD)
-    used = (short != PAD).sum(-1)
-    assert used.unique(return_counts=True)[0].tolist() == [4, 5]
-    assert 100 < int((used == 4).sum()) < 200, "both lengths are equally likely"
-    assert (short[:, 2] == PAD).equal(used == 4) and (short[:, [0, 1, 3, 4]] != PAD).all()
+def test_gaps_have_all_lengths():
+    used = used_cells(GAPS.repeat(300, 1), torch.Generator().manual_seed(0))
+    assert used[:, [1, 4]].all() and not used[:, [0, 3]].any()
+    assert 100 < int(used[:, 2].sum()) < 200, "both lengths are equally likely"
+
+
+def test_all_gaps_drawn_together_keep_the_law(mlm, states):
+    energy, every = LocalEnergy(SqueezedMlm(mlm)), torch.zeros(5).bool()
+    propose = WholeGaps(MaskedConditionals(SqueezedMlm(mlm)), GAPS[None], together=True)
+    matrix = transitions(metropolis_hastings(energy, propose), states, every).matrix
+    pi = (-energy(states)).softmax(0)
+    flow = pi[:, None] * matrix
+    torch.testing.assert_close(flow, flow.T, rtol=0, atol=1e-12)
+    assert (matrix > 0).all(), "every text is reached in one step"
+    never = metropolis_hastings(lambda texts: 0 * energy(texts), propose)  # of another law
+    wrong = pi[:, None] * transitions(never, states, every).matrix
+    assert float((wrong - wrong.T).abs().max()) > 1e-3

@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from softbeam.sampling.energies import chosen
+from softbeam.sampling.energies import chosen, pick
 from softbeam.sampling.masking import WrappedMlm
 from softbeam.sampling.proposals import MaskedConditionals, by_chain
-from softbeam.tensors import draw, moved
+from softbeam.tensors import distinct_rows, draw, moved
 from softbeam.types import Energy, Proposed
 
 
@@ -57,20 +57,23 @@ class SqueezedEnergy:
 
 @dataclass(frozen=True, eq=False)
 class WholeGaps:
-    """Proposals that draw a whole gap anew: its number of tokens, then these from left to right.
+    """Proposals that draw gaps anew: their numbers of tokens, then these from left to right.
 
-    All numbers from 1 to the number of the gap's cells are equally likely. Each token is drawn from
-    the model's conditional, given the text and the tokens of the gap before it, with the rest of
-    the gap masked. The position of a chain, at most one, names the gap.
+    All numbers from 1 to the number of a gap's cells are equally likely. Each token is drawn from
+    the model's conditional, given the text and the tokens drawn before it, with those that are
+    still to be drawn masked.
 
     Args:
         conditionals: the conditionals of a model that reads padding anywhere, and what may stand in
             each cell. Their nucleus is not read.
         gaps: the number of the gap that each position belongs to; -1 where a text is fixed.
+        together: draw all gaps in one step, and read no positions; by default the position of a
+            chain, at most one, names the gap.
     """
 
     conditionals: MaskedConditionals
     gaps: Int[Tensor, "chain time"]
+    together: bool = False
 
     @torch.no_grad()
     def __call__(
@@ -79,10 +82,11 @@ class WholeGaps:
         positions: Bool[Tensor, "chain time"],
         rng: Generator,
     ) -> Proposed:
-        pad_id = self.conditionals.mlm.pad_id
-        number = self.gaps.where(positions, -1).amax(-1, keepdim=True)
-        cells = (self.gaps == number) & (number >= 0)
-        used = cells & (cells.cumsum(-1) <= drawn_lengths(cells, rng))
+        pad_id, gaps = self.conditionals.mlm.pad_id, self.gaps.expand(tokens.shape)
+        if not self.together:
+            number = gaps.where(positions, -1).amax(-1, keepdim=True)
+            gaps = gaps.where(gaps == number, -1)
+        cells, used = gaps >= 0, used_cells(gaps, rng)
         empty = tokens.masked_fill(cells & ~used, pad_id)
         steps, old = int(cells.sum(-1).max()), cells & (tokens != pad_id)
         new, forward = left_to_right(self.conditionals, empty, used, steps=steps, rng=rng)
@@ -108,8 +112,8 @@ def left_to_right(
     for i in range(steps):
         now, hidden = cells & (turn == i), cells & (turn >= i)
         active = now.any(-1).nonzero()[:, 0]
-        table = conditionals.log_probs(tokens, hidden).double()
-        here = table[moved(now[hidden].nonzero()[:, 0], table.device)]
+        logits = first_hidden(conditionals, tokens[active], hidden[active], active)
+        here = conditionals.normalized(logits, now).double()
         if rng is not None:
             p = pad(here.new_ones(len(tokens), 1), (0, here.shape[1] - 1))
             p[moved(active, p.device)] = here.exp()
@@ -119,25 +123,38 @@ def left_to_right(
     return tokens, log_q
 
 
-def shortened(
-    tokens: Int[Tensor, "chain time"],
-    gaps: Int[Tensor, "chain time"],
-    rng: Generator,
-    pad_id: int,
-) -> Int[Tensor, "chain time"]:
-    """Draw a number of tokens for each gap of each chain; its other cells hold padding."""
-    for number in range(int(gaps.max()) + 1):
-        cells = gaps == number
-        over = cells.cumsum(-1) > drawn_lengths(cells, rng)
-        tokens = tokens.masked_fill(cells & over, pad_id)
-    return tokens
+def first_hidden(
+    conditionals: MaskedConditionals,
+    tokens: Int[Tensor, "rows time"],
+    hidden: Bool[Tensor, "rows time"],
+    chains: Int[Tensor, " rows"],
+) -> Float[Tensor, "rows vocab"]:
+    """The logits of the first hidden cell of each row; equal rows are computed once."""
+    owner = pick(conditionals.owner, chains)
+    key = torch.zeros_like(chains) if owner is None else owner
+    shown = tokens.masked_fill(hidden, -1)
+    distinct, which = distinct_rows(torch.cat([shown, key[:, None]], 1))
+    every = torch.arange(len(which), device=which.device)
+    some = which.new_zeros(len(distinct)).scatter(0, which, every)
+    own = replace(conditionals, owner=pick(owner, some))
+    table = own.logits(tokens[some], hidden[some])
+    first = hidden[some] & (hidden[some].cumsum(-1) == 1)
+    cells = first[hidden[some]].nonzero()[:, 0]
+    return table[moved(cells, table.device)][moved(which, table.device)]
 
 
-def drawn_lengths(cells: Bool[Tensor, "chain time"], rng: Generator) -> Int[Tensor, "chain 1"]:
-    """Draw a number of tokens between 1 and the number of cells of each chain."""
-    size = cells.sum(-1, keepdim=True).clamp_min(1)
-    lengths = torch.arange(int(size.max()), device=cells.device)
-    return 1 + draw((lengths < size).double(), rng).to(cells.device)
+def used_cells(gaps: Int[Tensor, "chain time"], rng: Generator) -> Bool[Tensor, "chain time"]:
+    """Draw a number of tokens for each gap of each chain; returns the cells that hold them."""
+    used = gaps < -1  # none
+    for number in gaps.unique().tolist():
+        cells = (gaps == number) & (gaps >= 0)
+        size = cells.sum(-1, keepdim=True).clamp_min(1)
+        if int(size.max()) > 1:
+            lengths = torch.arange(int(size.max()), device=gaps.device)
+            drawn = draw((lengths < size).double(), rng).to(gaps.device)
+            cells &= cells.cumsum(-1) <= 1 + drawn
+        used |= cells
+    return used
 
 
 # All fillings

@@ -10,6 +10,7 @@ from torch import Tensor
 from softbeam.runtime.devices import device_of
 from softbeam.sampling.chains import Trace, side_by_side, trace
 from softbeam.sampling.diagnostics import TextMixing, text_mixing
+from softbeam.sampling.texts.arviz_data import to_arviz
 from softbeam.sampling.texts.infill import Filling, Method, fill_texts
 from softbeam.sampling.texts.sampler import generator, samplers
 from softbeam.sampling.texts.score import Scored, score_texts
@@ -30,6 +31,21 @@ class Samples(NamedTuple):
     def summary(self) -> list[TextMixing]:
         """Compute mean energy, worst R-hat and effective sample size for each prompt."""
         return [text_mixing(*both) for both in zip(self.energy, self.tokens, strict=True)]
+
+    def to_arviz(self) -> Any:
+        """Convert to a DataTree of ArviZ, with dimensions chain and draw; without the burn-in.
+
+        - posterior: `energy` of each prompt, and `indicator`: 1 where a token stands at a position,
+          0 elsewhere, for every feature that `summary` looks at. Their means are probabilities, and
+          their R-hat and effective sample size are those of `summary`.
+        - sample_stats: `lp`, -energy, and of each sweep the shares of accepted proposals, of those
+          that repeat the text, of novel and of stuck ones.
+        - texts: `tokens`, the number of the token at each position; -1 is beyond a text's end. They
+          are no part of the posterior, as numbers of tokens have no mean.
+
+        Raises UserError if arviz-base is not installed.
+        """
+        return to_arviz(self.energy, self.tokens, self.trace)
 
 
 def sample(

@@ -23,6 +23,7 @@ from softbeam.types import ChainState, TextModel
 Method = Literal["mh", "in-turn", "greedy", "enumerate", "auto"]
 ENUMERATED = 10_000  # fillings that `auto` lists
 MOST_ENUMERATED = 1_000_000
+REDRAWN = 16  # gaps that are drawn together after each sweep; more are rarely accepted
 CELLS = 2**22  # numbers of the masked rows that are in memory at once
 
 
@@ -84,8 +85,10 @@ def fill_gaps(
         chains = min(config.chains, samples)
         sweeps = config.burn_in + math.ceil(samples / chains)
         chosen = sampler(mlm, [text], replace(config, chains=chains, sweeps=sweeps))
+        few = int(chosen.free[0].sum()) <= REDRAWN
+        redraw = [chosen.redraw(config.temperature)] if few else []
         states = []
-        for number, record in enumerate(chosen.run(rng), 1):
+        for number, record in enumerate(chosen.run(rng, between=redraw), 1):
             on_sweep(number / sweeps)
             states += [record.state] if record.phase == "sample" else []
     else:

@@ -29,12 +29,7 @@ from softbeam.sampling.chains import (
 from softbeam.sampling.energies import WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.fitting_rows import FittingRows
-from softbeam.sampling.gaps import (
-    SqueezedEnergy,
-    SqueezedMlm,
-    WholeGaps,
-    shortened as shorter_gaps,
-)
+from softbeam.sampling.gaps import SqueezedEnergy, SqueezedMlm, WholeGaps, used_cells
 from softbeam.sampling.kernels import degenerate_gibbs, exact_gibbs
 from softbeam.sampling.lengths import length_metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
@@ -69,6 +64,7 @@ class Sampler(NamedTuple):
     plan: Plan
     energy: Energy  # of the target
     gaps: Int[Tensor, "chain time"]  # the number of the gap of each free position; others have -1
+    redraw: Callable[[float], Kernel]  # draws all gaps anew, at a temperature of the target
     grows: bool = False  # texts change their length
 
     def run(
@@ -77,9 +73,10 @@ class Sampler(NamedTuple):
         *,
         state: ChainState | None = None,
         first: int = 0,
+        between: Sequence[Kernel] = (),
         on_step: Callable[[float], object] = bool,
     ) -> Iterator[Record]:
-        """Yield a record of all chains after each sweep.
+        """Yield a record of all chains after each sweep, and the kernels between the sweeps.
 
         To continue a run, pass the state of its last record, the number of the next sweep as
         `first`, and the generator as it was then: the chains are the same. `on_step` is called with
@@ -92,6 +89,7 @@ class Sampler(NamedTuple):
             plan=self.plan,
             rng=rng,
             warm_up=self.warm_up,
+            between=between,
             first=first,
             on_step=on_step,
         )
@@ -182,6 +180,9 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
         plan=plan(config),
         energy=of.energy,
         gaps=gaps.number,
+        redraw=lambda t: fast_metropolis_hastings(
+            of.energy, WholeGaps(of.conditionals, gaps.number, together=True), temperature=t
+        ),
         grows=grows or words is not None,
     )
 
@@ -190,8 +191,8 @@ def started(of: Ingredients, config: SamplingConfig, rng: Generator) -> Ingredie
     """Draw the lengths of the chains, or of their gaps, if these change their length."""
     pad_id = of.conditionals.mlm.pad_id
     if of.gaps is not None:
-        tokens = shorter_gaps(of.tokens, of.gaps, rng, pad_id)
-        return of._replace(tokens=tokens, free=of.free & (tokens != pad_id))
+        used = used_cells(of.gaps, rng)
+        return of._replace(tokens=of.tokens.masked_fill(of.free & ~used, pad_id), free=used)
     if config.lengths is None:
         return of
     tokens, free = shortened(of.tokens, of.free, config, rng, pad_id)
