@@ -11,7 +11,6 @@ import softbeam
 from softbeam.errors import UserError
 from support.tiny_bert import piece_mlm
 
-TEXT = "Q[MASK][MASK][MASK]"
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 
 
@@ -37,25 +36,54 @@ def pieces():
     return transformers.pipeline("joint-fill-mask", model=mlm.model, tokenizer=mlm.tokenizer)
 
 
-def enumerated(model, tokenizer) -> dict[str, float]:
-    """exp(-E) of all 8,000 sequences; E sums -log p of each letter given all others."""
-    texts = ["Q" + "".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
-    ids = tokenizer.convert_tokens_to_ids(list("Q" + LETTERS))
-    number = dict(zip("Q" + LETTERS, ids, strict=True))
-    frame = tokenizer("Q")["input_ids"]  # a mark, the letter, a mark
-    contexts = sorted({text[:i] + "?" + text[i + 1 :] for text in texts for i in range(4)})
-    number["?"] = tokenizer.mask_token_id
-    rows = torch.tensor([[frame[0], *(number[c] for c in row), frame[2]] for row in contexts])
-    with torch.no_grad():
-        tables = [model(input_ids=part).logits.double().log_softmax(-1) for part in rows.split(500)]
-    hidden = zip(contexts, torch.cat(tables), strict=True)
-    log_p = {name: table[1 + name.index("?")].tolist() for name, table in hidden}
-    energy = {}
-    for text in texts:
-        hidden = [(text[:i] + "?" + text[i + 1 :], letter) for i, letter in enumerate(text)]
-        energy[text] = -sum(log_p[name][number[letter]] for name, letter in hidden)
-    total = sum(math.exp(-e) for e in energy.values())
-    return {text: math.exp(-e) / total for text, e in energy.items()}
+class Plain:
+    """The model itself, on strings in which `?` is a mask: log-probabilities of each letter."""
+
+    def __init__(self, pipeline):
+        self.model, tokenizer = pipeline.model, pipeline.tokenizer
+        ids = tokenizer.convert_tokens_to_ids(list(LETTERS))
+        self.number = dict(zip(LETTERS, ids, strict=True)) | {"?": tokenizer.mask_token_id}
+        self.first, _, self.last = tokenizer("Q")["input_ids"]  # the letter is between two marks
+
+    def log_p(self, contexts: list[str], *, among: bool) -> dict[str, dict[str, float]]:
+        """At the first mask of each string; normalized among the 20 letters, or over all tokens."""
+        rows = [[self.first, *(self.number[c] for c in row), self.last] for row in contexts]
+        with torch.no_grad():
+            parts = torch.tensor(rows).split(500)
+            logits = torch.cat([self.model(input_ids=part).logits.double() for part in parts])
+        tables = {}
+        for name, table in zip(contexts, logits, strict=True):
+            scores = table[1 + name.index("?")]
+            own = scores[[self.number[c] for c in LETTERS]]
+            total = (own if among else scores).logsumexp(0)
+            tables[name] = dict(zip(LETTERS, (own - total).tolist(), strict=True))
+        return tables
+
+
+def local_law(plain: Plain) -> dict[str, float]:
+    """exp(-E) of 8,000 sequences; E sums -log p of each letter given all others."""
+    texts = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
+    hidden = sorted({text[:i] + "?" + text[i + 1 :] for text in texts for i in range(3)})
+    log_p = plain.log_p(hidden, among=False)
+    score = {
+        text: sum(log_p[text[:i] + "?" + text[i + 1 :]][c] for i, c in enumerate(text))
+        for text in texts
+    }
+    total = sum(math.exp(s) for s in score.values())
+    return {text: math.exp(s) / total for text, s in score.items()}
+
+
+def chain_law(plain: Plain, before: str, after: str) -> dict[str, float]:
+    """The product of the probabilities of three letters from left to right."""
+    starts = ["".join(s) for n in range(3) for s in itertools.product(LETTERS, repeat=n)]
+    names = {start: before + start + "?" * (3 - len(start)) + after for start in starts}
+    log_p = plain.log_p(list(names.values()), among=True)
+    p = {}
+    for letters in itertools.product(LETTERS, repeat=3):
+        word = "".join(letters)
+        score = sum(log_p[names[word[:i]]][c] for i, c in enumerate(word))
+        p[before + word + after] = math.exp(score)
+    return {text: share / sum(p.values()) for text, share in p.items()}
 
 
 def distance(p: dict[str, float], fillings) -> float:
@@ -65,25 +93,34 @@ def distance(p: dict[str, float], fillings) -> float:
 
 @pytest.mark.slow
 def test_probabilities_are_those_of_8000_enumerated_fillings(antibodies):
-    p = enumerated(antibodies.model, antibodies.tokenizer)
+    p = local_law(Plain(antibodies))
     assert len(p) == 8000
-    found = antibodies(TEXT, top_k=8000)
+    found = antibodies("[MASK][MASK][MASK]", top_k=8000)
     assert len(found) == 8000 and distance(p, found) < 1e-4
     best = max(p, key=p.get)
-    assert found[0]["sequence"] == best and found[0]["token_str"] == list(best[1:])
-    n = 4000
-    drawn = antibodies(TEXT, top_k=8000, method="mh", samples=n, chains=500, burn_in=2, seed=3)
-    expected = sum((share / n) ** 0.5 for share in p.values()) / 2  # of independent samples, most
-    assert distance(p, drawn) < 1.3 * expected
+    assert found[0]["sequence"] == best and found[0]["token_str"] == list(best)
     masked = transformers.pipeline(
         "fill-mask", model=antibodies.model, tokenizer=antibodies.tokenizer
     )
-    each = [{row["token_str"]: row["score"] for row in gap} for gap in masked(TEXT, top_k=25)]
-    product = {
-        text: math.prod(gap.get(c, 0) for gap, c in zip(each, text[1:], strict=True)) for text in p
-    }
-    apart = sum(abs(p[text] - product[text] / sum(product.values())) for text in p) / 2
+    each = [
+        {row["token_str"]: row["score"] for row in gap} for gap in masked("<mask>" * 3, top_k=25)
+    ]
+    alone = {t: math.prod(gap.get(c, 0) for gap, c in zip(each, t, strict=True)) for t in p}
+    apart = sum(abs(p[text] - alone[text] / sum(alone.values())) for text in p) / 2
     assert apart > 0.3, "probabilities of single masks are another law"
+
+
+@pytest.mark.slow
+def test_samples_have_the_law_of_8000_enumerated_fillings(antibodies):
+    p = chain_law(Plain(antibodies), "QVQLVQS", "VKKPG")
+    text, n = "QVQLVQS[MASK][MASK][MASK]VKKPG", 800
+    law = {"energy": "chain-rule", "top_k": 8000}
+    assert distance(p, antibodies(text, **law)) < 1e-4
+    drawn = antibodies(text, method="mh", samples=n, chains=400, burn_in=1, seed=3, **law)
+    # The expected distance of n independent samples is at most this
+    assert distance(p, drawn) < sum((share / n) ** 0.5 for share in p.values()) / 2
+    flat = dict.fromkeys(p, 1 / 8000)
+    assert distance(flat, drawn) > 0.5, "another law must fail"
 
 
 def test_words_lists_and_options_are_those_of_infill(pieces):
