@@ -1,6 +1,5 @@
 """A pipeline of transformers that fills several gaps of a text jointly."""
 
-from pathlib import Path
 from typing import Any
 
 import transformers
@@ -69,7 +68,7 @@ class JointFillMaskPipeline(Pipeline):
     def postprocess(self, outputs: dict[str, Any], top_k: int = 5) -> list[dict[str, Any]]:
         return sorted(outputs["fillings"], key=lambda each: -each["score"])[:top_k]
 
-    def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:
+    def save_pretrained(self, save_directory: Any, **options: Any) -> None:
         """Save the model and its tokenizer, which need no code of softbeam."""
         self.model.save_pretrained(save_directory, **options)
         self.tokenizer.save_pretrained(save_directory, **options)

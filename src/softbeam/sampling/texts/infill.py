@@ -85,7 +85,7 @@ def fill_gaps(
         chains = min(config.chains, samples)
         sweeps = config.burn_in + math.ceil(samples / chains)
         chosen = sampler(mlm, [text], replace(config, chains=chains, sweeps=sweeps))
-        few = int(chosen.free[0].sum()) <= REDRAWN
+        few = 1 < int(chosen.free[0].sum()) <= REDRAWN  # one gap is drawn in every step
         redraw = [chosen.redraw(config.temperature)] if few else []
         states = []
         for number, record in enumerate(chosen.run(rng, between=redraw), 1):
