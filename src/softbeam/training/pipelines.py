@@ -11,9 +11,10 @@ from softbeam.sampling.texts.api import infill
 from softbeam.sampling.texts.settings import infill_settings
 
 TASK = "joint-fill-mask"
+Base: Any = Pipeline  # its own annotations fit no pipeline that returns lists
 
 
-class JointFillMaskPipeline(Pipeline):
+class JointFillMaskPipeline(Base):
     """Fill all gaps of a text together, with the probability of each filling.
 
     Each filling is a dictionary with the keys of transformers' own fill-mask: `score`, its
