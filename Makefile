@@ -43,7 +43,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,bench,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,bench,eval,dev,docs]'
 	test -n "$(SOFTBEAM_DATA)" || $(BIN)/softbeam data fetch cmudict # the demo's, so that it needs no network
 	touch $(STAMP)
 

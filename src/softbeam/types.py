@@ -165,6 +165,8 @@ class WordParts(NamedTuple):
 
     inner: Bool[Tensor, " vocab"]  # the token ends with a letter or digit
     joined: Bool[Tensor, " vocab"]  # the token begins with one, without a space before it
+    first: Bool[Tensor, " vocab"]  # a whole word, or the first piece of one, inside of a text
+    opening: Bool[Tensor, " vocab"]  # the same of a word that a text begins with
 
     def boundaries(self, tokens: Int[Tensor, "chain time"]) -> Bool[Tensor, "chain edges"]:
         """True before each token, and after the last, if no word goes on there."""

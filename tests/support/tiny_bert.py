@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import nn
 
 from softbeam.models.huggingface.masked import HfMaskedLM
@@ -72,3 +72,21 @@ def write_letter_mlm(folder: Path) -> Path:
     small("bert").save_pretrained(folder)
     letter_tokenizer().save_pretrained(folder)
     return folder
+
+
+PIECES = [*SPECIALS[:5], "a", "cat", "en", "con", "##cat", "##ch", "##sj", "##-", ".", "-"]
+
+
+def piece_mlm() -> HfMaskedLM:
+    """A small masked LM in double precision whose tokens are pieces of words."""
+    made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(PIECES)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {f"{name}_token": SPECIALS[i] for i, name in enumerate(("pad", "unk", "cls", "sep"))}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, mask_token="[MASK]", **names
+    )
+    return HfMaskedLM(small("bert").double(), tokenizer)

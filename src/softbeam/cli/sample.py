@@ -189,9 +189,10 @@ def score(words: list[str]) -> int:
     arguments.add_argument(
         "--energy",
         type=str,
-        choices=["local", "raw", "strided"],
+        choices=["local", "raw", "strided", "chain-rule"],
         default="local",
-        help="sum log-probabilities (local) or logits (raw), or mask tokens together (strided)",
+        help="sum log-probabilities (local) or logits (raw), mask tokens together (strided), or "
+        "predict tokens from left to right (chain-rule)",
     )
     arguments.add_argument(
         "--stride", type=int, default=8, help="distance of tokens that strided masks together"
@@ -250,16 +251,17 @@ def infill(words: list[str]) -> int:
     arguments = parser(
         "infill",
         "Print the distinct fillings of all gaps of a text together, lowest energy first, with "
-        "their shares of the samples. mh samples the joint distribution; in-turn fills the gaps "
-        "one after another; greedy fills all of them at once.",
+        "their shares of the samples. mh samples the joint distribution; enumerate lists all "
+        "fillings with their probabilities; auto does so if they are at most 10,000, and samples "
+        "otherwise; in-turn fills the gaps one after another; greedy fills all of them at once.",
     )
     mlm_arguments(arguments)
-    text_arguments(arguments, "a text with gaps, [MASK]")
+    text_arguments(arguments, "a text with gaps, [MASK], or [WORD] for a whole word")
     arguments.add_argument("--samples", type=int, default=200, help="number of samples to draw")
     arguments.add_argument(
         "--method",
         type=str,
-        choices=["mh", "in-turn", "greedy"],
+        choices=["mh", "in-turn", "greedy", "enumerate", "auto"],
         default="mh",
         help="how to fill the gaps",
     )

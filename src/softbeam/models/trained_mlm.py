@@ -82,7 +82,7 @@ class TrainedMlm:
         self.alphabet = amino_acids(names.__getitem__, self.allowed)
         spaced = " " in description.tokens
         letters = [spaced and name.isalnum() for name in self.vocabulary.tokens]
-        self.word_parts = WordParts(torch.tensor(letters), torch.tensor(letters))
+        self.word_parts = WordParts(*[torch.tensor(letters)] * 4)
 
     @classmethod
     def load(cls, path: Path, *, dtype: torch.dtype, device: torch.device) -> "TrainedMlm":

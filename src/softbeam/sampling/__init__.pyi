@@ -2,7 +2,7 @@ from .certificates import (
     Certificate as Certificate,
     certify as certify,
 )
-from .chain_rule import ChainEnergy as ChainEnergy
+from .chain_rule import ChainEnergy as ChainEnergy, LeftToRight as LeftToRight
 from .chains import (
     ConstantBlocks as ConstantBlocks,
     LinearBlocks as LinearBlocks,

@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from softbeam.sampling.energies import pick
+from softbeam.sampling.energies import counted_sites, pick
 from softbeam.sampling.masking import ROWS
-from softbeam.tensors import draw, moved
+from softbeam.tensors import distinct_rows, draw, moved
 from softbeam.types import MaskedLM
 
 
@@ -65,21 +65,28 @@ class ChainEnergy:
     ) -> Float[Tensor, "chain sites"]:
         """Compute log p(y_o(i) | earlier ones) for each i; a position with padding has 0."""
         steps, chains = len(order), len(tokens)
-        later = masks(order, tokens.shape[1]).repeat(chains, 1)
         texts, site = tokens.repeat_interleave(steps, 0), order.repeat(chains)
         real = texts != self.mlm.pad_id
+        hidden = masks(order, tokens.shape[1]).repeat(chains, 1) & real
         owner = (
             torch.zeros_like(site) if self.owner is None else self.owner.repeat_interleave(steps)
         )
-        counted = real.gather(1, site[:, None])[:, 0].nonzero()[:, 0]
+        shown = texts.masked_fill(hidden, -1)  # texts with a common beginning share rows
+        distinct, which = distinct_rows(torch.cat([shown, site[:, None], owner[:, None]], 1))
+        every = torch.arange(len(which), device=which.device)
+        first = which.new_zeros(len(distinct)).scatter(0, which, every)
+        counted = real.gather(1, site[:, None])[:, 0]
         values = torch.zeros(chains * steps, dtype=torch.float64, device=tokens.device)
-        for index in counted.split(self.rows):
-            hidden = (later & real)[index]
-            cells = self.normalized(self.mlm.logits(texts[index], hidden, owner[index]))
-            asked = torch.zeros_like(hidden).scatter(1, site[index, None], True)[hidden]
-            target = texts[index].gather(1, site[index, None])
+        for index in counted[first].nonzero()[:, 0].split(self.rows):
+            rows = first[index]
+            cells = self.normalized(self.mlm.logits(texts[rows], hidden[rows], owner[rows]))
+            asked = torch.zeros_like(hidden[rows]).scatter(1, site[rows, None], True)[hidden[rows]]
             scores = cells[moved(asked.nonzero()[:, 0], cells.device)]
-            values[index] = scores.gather(1, moved(target, cells.device))[:, 0].to(values)
+            equal = torch.isin(which, index).nonzero()[:, 0]
+            target = texts[equal].gather(1, site[equal, None])
+            place = torch.searchsorted(index, which[equal])
+            at = (moved(part, cells.device) for part in (place, target[:, 0]))
+            values[equal] = scores[tuple(at)].to(values)
         return values.unflatten(0, (chains, steps))
 
     @torch.no_grad()
@@ -117,3 +124,41 @@ def masks(order: Int[Tensor, " sites"], time: int) -> Bool[Tensor, "sites time"]
         0, order, torch.arange(len(order), device=order.device)
     )
     return turn >= torch.arange(len(order), device=order.device)[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class LeftToRight:
+    """E(y) = -log p(y) by the chain rule from left to right, over the counted positions of a text.
+
+    A counted position is masked until its turn; all others are given from the start. So this is a
+    normalized distribution over the fillings of a prompt's gaps, given the text on both sides.
+
+    Args:
+        mlm: the masked language model.
+        counted: the positions of each chain; by default those that hold a token of `mlm.allowed`.
+        rows: the largest number of rows that the model gets at once.
+    """
+
+    mlm: MaskedLM
+    _: KW_ONLY
+    counted: Bool[Tensor, "chain time"] | None = None
+    rows: int = ROWS
+
+    def __call__(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, " chain"]:
+        return -self.scores(tokens).sum(-1)
+
+    def scores(self, tokens: Int[Tensor, "chain time"]) -> Float[Tensor, "chain time"]:
+        """Compute log p of each token given the earlier ones; 0 where nothing counts."""
+        counted = counted_sites(self.mlm, tokens, self.counted)
+        table = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
+        patterns, which = distinct_rows(counted.long())
+        for number, pattern in enumerate(patterns):
+            order, chains = pattern.nonzero()[:, 0], (which == number).nonzero()[:, 0]
+            if len(order):
+                energy = ChainEnergy(self.mlm, order, rows=self.rows)
+                table[chains[:, None], order] = energy.log_probs(tokens[chains], order)
+        return table
+
+    def chosen(self, chains: Int[Tensor, " rows"]) -> "LeftToRight":
+        """The energy of rows that belong to these chains."""
+        return replace(self, counted=pick(self.counted, chains))

@@ -67,7 +67,7 @@ def text_mixing(
     """
     own = mixing({"energy": energy}, seconds=seconds)["energy"]
     n, halves = len(energy) // 2, 2 * energy.shape[1]
-    names, features = indicators(tokens, fewest=SEEN / max(n, 1))
+    names, features = token_features(tokens)
     rhats, sizes = {"energy": own.rhat}, {"energy": own.ess}
     if len(energy) >= FEWEST and names:
         for i in suspects(features):
@@ -77,6 +77,13 @@ def text_mixing(
     per_s = None if ess is None or not seconds else ess / seconds
     limit = rhat_limit(n, halves, features=len(names) + 2)  # R-hat of the energy is of two
     return TextMixing(own.mean, rhats[worst], ess, per_s, own.rhat, own.ess, worst, limit)
+
+
+def token_features(
+    tokens: Int[Tensor, "sweep chain time"],
+) -> tuple[list[str], Float[Tensor, "feature sweep chain"]]:
+    """Names and values of the features of tokens that are neither rare nor constant."""
+    return indicators(tokens, fewest=SEEN / max(len(tokens) // 2, 1))
 
 
 def indicators(

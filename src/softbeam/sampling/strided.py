@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from softbeam.sampling.chain_rule import LeftToRight
 from softbeam.sampling.energies import (
     LocalEnergy,
     RawEnergy,
@@ -70,13 +71,24 @@ class StridedEnergy:
         return replace(self, owner=pick(self.owner, chains), counted=pick(self.counted, chains))
 
 
-ENERGIES = ("local", "raw", "strided")
+ENERGIES = ("local", "raw", "strided", "chain-rule")
 
 
 def named_energy(
-    name: str, mlm: MaskedLM, *, rows: int, stride: int
-) -> LocalEnergy | RawEnergy | StridedEnergy:
-    """Make the energy of a name; only strided energies read the stride."""
+    name: str,
+    mlm: MaskedLM,
+    *,
+    rows: int,
+    stride: int,
+    free: Bool[Tensor, "chain time"] | None = None,
+) -> LocalEnergy | RawEnergy | StridedEnergy | LeftToRight:
+    """Make the energy of a name.
+
+    Only strided energies read the stride. Only those of the chain rule read the free positions:
+    they score these alone, given all others; by default all tokens of a text are free.
+    """
     if name == "strided":
         return StridedEnergy(mlm, stride=stride, rows=rows)
+    if name == "chain-rule":
+        return LeftToRight(mlm, counted=free, rows=rows)
     return {"local": LocalEnergy, "raw": RawEnergy}[name](mlm, rows=rows)

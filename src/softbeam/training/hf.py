@@ -3,17 +3,21 @@
 `beam`, `soft_beam`, `constrained_beam` and `mbr` take the place of transformers' own decoding loop:
 `generate` prepares inputs, length limits and logits processors as always and returns what it always
 returns. Encoder-decoders and causal language models work.
+
+`register_pipelines` adds the task `joint-fill-mask` to `transformers.pipeline`, and `eval_model`
+makes a masked language model one of lm-evaluation-harness.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.generation import utils as generation
 
-from softbeam.errors import UserError, check_range
+from softbeam._lazy import lazy
+from softbeam.errors import UserError, check_range, need
 from softbeam.models.huggingface.causal import HfCausalLM
 from softbeam.models.huggingface.decoder import HfModel
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
@@ -25,7 +29,12 @@ from softbeam.search.live import Stop, live_beam_search
 from softbeam.search.prefixes import WithPrefixes
 from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.training.metrics import sentence_chrf
-from softbeam.types import Decoder, Hypotheses
+from softbeam.types import Decoder, Hypotheses, TextModel
+
+if TYPE_CHECKING:
+    from softbeam.training import harness, pipelines
+else:
+    harness, pipelines = (lazy(f"softbeam.training.{name}") for name in ("harness", "pipelines"))
 
 Utility = Literal["chrf", "bleu", "edit"]
 STOPS: dict[Any, Stop] = {True: "first", False: "likely", "never": "sure"}
@@ -291,3 +300,34 @@ def to_the_left(tokens: Int[Tensor, "batch time"], real: Tensor) -> Int[Tensor, 
     order = (~real).long().sort(dim=1, stable=True).indices
     moved = tokens.masked_fill(~real, 0).gather(1, order)
     return moved[:, : int(real.sum(1).max())]
+
+
+# Masked language models
+
+
+def register_pipelines() -> None:
+    """Add the task `joint-fill-mask` to `transformers.pipeline`; a second call changes nothing.
+
+    `pipeline("joint-fill-mask", model=..., tokenizer=...)` fills several gaps of a text jointly,
+    with probabilities: `[MASK]` is a gap of one token, `[WORD]` one of a whole word. Its options
+    are `top_k`, and those of `softbeam.infill`.
+    """
+    pipelines.register()
+
+
+def eval_model(
+    mlm: TextModel | str, *, law: Literal["pseudo", "joint", "chain-rule"] = "pseudo"
+) -> Any:
+    """A masked language model for `lm_eval.simple_evaluate(model=...)`.
+
+    The score of a continuation is one of `softbeam.score`: by default the pseudo-log-likelihood of
+    its tokens; with `joint` that of the whole text, which compares fillings as `softbeam.infill`
+    does; with `chain-rule` its log-probability from left to right. Raises UserError if lm-eval is
+    not installed.
+
+    Args:
+        mlm: the model, or its name.
+        law: what the score is.
+    """
+    need("lm_eval", "eval")
+    return harness.MaskedEval(mlm, law=law)

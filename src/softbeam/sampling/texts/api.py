@@ -10,6 +10,7 @@ from torch import Tensor
 from softbeam.runtime.devices import device_of
 from softbeam.sampling.chains import Trace, side_by_side, trace
 from softbeam.sampling.diagnostics import TextMixing, text_mixing
+from softbeam.sampling.texts.arviz_data import to_arviz
 from softbeam.sampling.texts.infill import Filling, Method, fill_texts
 from softbeam.sampling.texts.sampler import generator, samplers
 from softbeam.sampling.texts.score import Scored, score_texts
@@ -30,6 +31,21 @@ class Samples(NamedTuple):
     def summary(self) -> list[TextMixing]:
         """Compute mean energy, worst R-hat and effective sample size for each prompt."""
         return [text_mixing(*both) for both in zip(self.energy, self.tokens, strict=True)]
+
+    def to_arviz(self) -> Any:
+        """Convert to a DataTree of ArviZ, with dimensions chain and draw; without the burn-in.
+
+        - posterior: `energy` of each prompt, and `indicator`: 1 where a token stands at a position,
+          0 elsewhere, for every feature that `summary` looks at. Their means are probabilities, and
+          their R-hat and effective sample size are those of `summary`.
+        - sample_stats: `lp`, -energy, and of each sweep the shares of accepted proposals, of those
+          that repeat the text, of novel and of stuck ones.
+        - texts: `tokens`, the number of the token at each position; -1 is beyond a text's end. They
+          are no part of the posterior, as numbers of tokens have no mean.
+
+        Raises UserError if arviz-base is not installed.
+        """
+        return to_arviz(self.energy, self.tokens, self.trace)
 
 
 def sample(
@@ -75,7 +91,7 @@ def score(
     mlm: TextModel,
     texts: str | Sequence[str],
     *,
-    energy: Literal["local", "raw", "strided"] = "local",
+    energy: Literal["local", "raw", "strided", "chain-rule"] = "local",
     rows: Rows = 256,
     stride: int = 8,
     device: str | None = None,
@@ -86,7 +102,9 @@ def score(
         mlm: the model, as `load_mlm` returns it.
         texts: one or several texts without gaps.
         energy: local sums log-probabilities; raw sums logits; strided masks every `stride`-th token
-            together, which takes `stride` rows instead of one for each token.
+            together, which takes `stride` rows instead of one for each token; chain-rule sums
+            log-probabilities of tokens given those before them, with all later ones masked, which
+            is the log-likelihood of a distribution over texts of this length.
         rows: the largest number of masked rows that the model gets at once; auto is what fits.
         stride: of a strided energy.
         device: where the model runs, as in `sample`.
@@ -110,14 +128,22 @@ def infill(
     - in-turn: gaps are filled one after another, in random order: independent samples, but not of
       the joint distribution.
     - greedy: the likeliest token of each gap, all predicted at once: a single filling.
+    - enumerate: all fillings, at most 1,000,000, with their exact probabilities.
+    - auto: enumerate if there are at most 10,000 fillings, and mh otherwise.
+
+    A gap is `[MASK]`, one token, or `[WORD]`, one whole word of 1 to `pieces` tokens. All fillings
+    share one distribution, exp(-energy / temperature) / Z, where Z is a sum over fillings of all
+    lengths: a length is as likely as its fillings are together. Only with energy="chain-rule" are
+    the energies of different lengths logarithms of comparable probabilities; then a number of
+    pieces weighs as much as the model, shown that many masks, is sure that they are one word.
 
     Args:
         mlm: the model, as `load_mlm` returns it.
-        text: a text with gaps, `[MASK]`.
+        text: a text with gaps, `[MASK]` or `[WORD]`.
         samples: the number of samples to draw.
         method: how to draw them.
         device: where the model runs, as in `sample`.
-        overrides: fields of `SamplingConfig` to replace, as `chains`, `burn_in` or `seed`; not
+        overrides: fields of `SamplingConfig` to replace, as `energy`, `chains` or `seed`; not
             those that infilling decides itself, as `sweeps`.
     """
     settings, mlm = infill_settings(overrides), placed(mlm, device)

@@ -59,6 +59,7 @@ ADDED = {
     "lengths": None,
     "length_offset": 0.0,
     "stride": 8,
+    "pieces": 3,
 }  # settings that older files do not have
 PATIENCE = 0.7  # seconds that the model's current operation may take after a signal
 

@@ -29,6 +29,7 @@ from softbeam.sampling.chains import (
 from softbeam.sampling.energies import WeightedSum
 from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.fitting_rows import FittingRows
+from softbeam.sampling.gaps import SqueezedEnergy, SqueezedMlm, WholeGaps, used_cells
 from softbeam.sampling.kernels import degenerate_gibbs, exact_gibbs
 from softbeam.sampling.lengths import length_metropolis_hastings
 from softbeam.sampling.proposals import MaskedConditionals, ReducibleWarning, UniformProposals
@@ -38,6 +39,14 @@ from softbeam.sampling.texts.growing import check_gaps, frame_of, length_term, s
 from softbeam.sampling.texts.own_terms import own_terms, within_limits
 from softbeam.sampling.texts.positions import allowed_sets, free_positions, named_tokens
 from softbeam.sampling.texts.settings import SamplingConfig, row_limit
+from softbeam.sampling.texts.word_gaps import (
+    Gaps,
+    check_words,
+    gaps_of,
+    has_words,
+    spread,
+    word_sets,
+)
 from softbeam.tensors import Allowed, may_stand
 from softbeam.types import ChainState, Energy, Kernel, MaskedLM, Propose, TextModel
 
@@ -53,6 +62,9 @@ class Sampler(NamedTuple):
     kernel: Callable[[float], Kernel]  # the kernel at a temperature of the target
     warm_up: Kernel  # the kernel of forced sweeps
     plan: Plan
+    energy: Energy  # of the target
+    gaps: Int[Tensor, "chain time"]  # the number of the gap of each free position; others have -1
+    redraw: Callable[[float], Kernel]  # draws all gaps anew, at a temperature of the target
     grows: bool = False  # texts change their length
 
     def run(
@@ -61,9 +73,10 @@ class Sampler(NamedTuple):
         *,
         state: ChainState | None = None,
         first: int = 0,
+        between: Sequence[Kernel] = (),
         on_step: Callable[[float], object] = bool,
     ) -> Iterator[Record]:
-        """Yield a record of all chains after each sweep.
+        """Yield a record of all chains after each sweep, and the kernels between the sweeps.
 
         To continue a run, pass the state of its last record, the number of the next sweep as
         `first`, and the generator as it was then: the chains are the same. `on_step` is called with
@@ -76,6 +89,7 @@ class Sampler(NamedTuple):
             plan=self.plan,
             rng=rng,
             warm_up=self.warm_up,
+            between=between,
             first=first,
             on_step=on_step,
         )
@@ -100,6 +114,7 @@ class Ingredients(NamedTuple):
     energy: Energy  # of the target
     propose: Propose
     conditionals: MaskedConditionals  # of the model, at temperature 1
+    gaps: Int[Tensor, "chain time"] | None  # their numbers, if some are of words
 
 
 # The kernel "mh" has a new cache in each sweep. So a sweep depends on its first state alone, and
@@ -124,7 +139,7 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
 
     Raises UserError if a text cannot be sampled with these settings.
     """
-    tokens, free = text_rows(mlm, texts, config)
+    tokens, free, gaps = text_rows(mlm, texts, config)
     allowed = allowed_sets(
         mlm,
         tokens,
@@ -132,20 +147,25 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
         config.allowed_at,
         chains=config.chains,
     )
+    words = gaps.number if has_words(texts) else None
+    if words is not None:
+        allowed = word_sets(mlm, tokens, gaps, allowed)
     terms = composed(mlm, texts, tokens, config)
     if grows := config.lengths is not None:
         check_gaps(free, config)
         terms.append((1.0, length_term(free, config, mlm.pad_id)))
-    lm = FittingRows(mlm) if config.rows == "auto" else mlm
+    lm: MaskedLM = FittingRows(mlm) if config.rows == "auto" else mlm
+    lm = lm if words is None else SqueezedMlm(lm)
     limit = row_limit(config.rows)
-    sizes = {"rows": limit, "stride": config.stride}
+    own = named_energy(config.energy, lm, rows=limit, stride=config.stride, free=free)
     of = Ingredients(
         tokens,
         free,
         allowed,
-        energy=WeightedSum([(1.0, named_energy(config.energy, lm, **sizes)), *terms]),
-        propose=proposals(lm, allowed, config),
+        energy=WeightedSum([(1.0, own), *terms]),
+        propose=proposals(lm, allowed, words, config),
         conditionals=MaskedConditionals(lm, allowed=allowed, rows=limit),
+        gaps=words,
     )
     if config.start == "text":
         check_start(mlm, of, config)
@@ -158,15 +178,24 @@ def sampler(mlm: TextModel, texts: Sequence[str], config: SamplingConfig) -> Sam
         kernel=lambda t: KERNELS["lengths" if grows else config.kernel](of, config, t),
         warm_up=degenerate_gibbs(of.propose, of.energy),
         plan=plan(config),
-        grows=grows,
+        energy=of.energy,
+        gaps=gaps.number,
+        redraw=lambda t: fast_metropolis_hastings(
+            of.energy, WholeGaps(of.conditionals, gaps.number, together=True), temperature=t
+        ),
+        grows=grows or words is not None,
     )
 
 
 def started(of: Ingredients, config: SamplingConfig, rng: Generator) -> Ingredients:
-    """Draw the lengths of the chains, if texts change their length."""
+    """Draw the lengths of the chains, or of their gaps, if these change their length."""
+    pad_id = of.conditionals.mlm.pad_id
+    if of.gaps is not None:
+        used = used_cells(of.gaps, rng)
+        return of._replace(tokens=of.tokens.masked_fill(of.free & ~used, pad_id), free=used)
     if config.lengths is None:
         return of
-    tokens, free = shortened(of.tokens, of.free, config, rng, of.conditionals.mlm.pad_id)
+    tokens, free = shortened(of.tokens, of.free, config, rng, pad_id)
     return of._replace(tokens=tokens, free=free)
 
 
@@ -224,12 +253,15 @@ def generator(config: SamplingConfig, group: int) -> Generator:
 
 def text_rows(
     mlm: TextModel, texts: Sequence[str], config: SamplingConfig
-) -> tuple[Int[Tensor, "chain time"], Bool[Tensor, "chain time"]]:
-    """Encode the texts: the tokens of each chain, and the positions that are sampled."""
+) -> tuple[Int[Tensor, "chain time"], Bool[Tensor, "chain time"], Gaps]:
+    """Encode the texts: tokens and sampled positions of each chain, and the gaps there."""
     if not texts:
         raise UserError("there is no text to sample")
-    prompts = mlm.encode(texts)
+    if has_words(texts):
+        check_words(mlm, config)
+    prompts = mlm.encode(spread(texts, config.pieces))
     free = free_positions(mlm, prompts, free=config.free, fix=config.fix)
+    gaps = gaps_of(texts, free, config.pieces)
     for i, (row, text) in enumerate(zip(free, texts, strict=True)):
         if bool(row.any()):
             continue
@@ -239,7 +271,8 @@ def text_rows(
                 "--free all samples the whole text, --free 26-33 a part of it"
             )
         raise UserError(f"text {i} has no token to sample: {text[:40]!r}")
-    return tuple(table.repeat_interleave(config.chains, 0) for table in (prompts.tokens, free))  # type: ignore[return-value]
+    tokens, free = (table.repeat_interleave(config.chains, 0) for table in (prompts.tokens, free))
+    return tokens, free, gaps.repeated(config.chains)
 
 
 def check_start(mlm: TextModel, of: Ingredients, config: SamplingConfig) -> None:
@@ -276,6 +309,8 @@ def composed(
     if config.repetition_weight:
         repeated = RepeatedPhrases(config.repetition_size, mlm.allowed)
         terms.append((config.repetition_weight, repeated))
+    if has_words(texts):
+        terms = [(weight, SqueezedEnergy(term, mlm.pad_id)) for weight, term in terms]
     return terms + own_terms(mlm, config)
 
 
@@ -318,13 +353,18 @@ def phrases(mlm: TextModel, words: Sequence[str]) -> list[list[int]]:
     return [list(ids) for ids in forms]
 
 
-def proposals(mlm: MaskedLM, allowed: Allowed, config: SamplingConfig) -> Propose:
-    """Build the proposal distribution that the settings describe."""
+def proposals(
+    mlm: MaskedLM,
+    allowed: Allowed,
+    gaps: Int[Tensor, "chain time"] | None,
+    config: SamplingConfig,
+) -> Propose:
+    """Build the proposal distribution that the settings describe; with `gaps`, of whole ones."""
     if config.proposal == "uniform":
         return UniformProposals(allowed)
     with warnings.catch_warnings():  # `config.caveats()` reports it
         warnings.simplefilter("ignore", ReducibleWarning)
-        return MaskedConditionals(
+        conditionals = MaskedConditionals(
             mlm,
             allowed=allowed,
             temperature=config.proposal_temperature,
@@ -332,3 +372,4 @@ def proposals(mlm: MaskedLM, allowed: Allowed, config: SamplingConfig) -> Propos
             epsilon=config.epsilon,
             rows=row_limit(config.rows),
         )
+    return conditionals if gaps is None else WholeGaps(conditionals, gaps)

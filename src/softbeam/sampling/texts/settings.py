@@ -9,6 +9,7 @@ from softbeam.errors import LARGEST_SEED, TEMPERATURES, UserError, check_range
 from softbeam.schedules import Constant, Linear, Schedule
 
 MOST_ROWS = 100_000  # chains, rows, or positions
+MOST_PIECES = 20  # of a word
 HEAVIEST = 1e6  # weight of a term of the energy
 # Fields that infilling has no use for, or decides itself.
 NOT_OF_INFILL = (
@@ -30,7 +31,8 @@ class SamplingConfig:
         burn_in: sweeps at the start that are left out of samples and statistics
         forced: sweeps of the burn-in that accept every proposal, so they are not exact
         energy: the target is exp(-energy); local sums log-probabilities, raw sums logits, strided
-            is a cheaper target of its own, for long texts
+            is a cheaper target of its own, for long texts; chain-rule is the probability of what
+            stands in the gaps, from left to right
         temperature: temperature of the target
         anneal: start,slope,floor of a temperature of the target that changes with every sweep
         kernel: mh (exact); exact-gibbs (exact, slow); gibbs (accepts every proposal, not exact)
@@ -67,13 +69,14 @@ class SamplingConfig:
             favours long texts
         stride: distance of the positions that --energy strided masks together; a text takes that
             many rows
+        pieces: largest number of tokens of a [WORD], a gap that is filled with one whole word
     """
 
     chains: int = 8
     sweeps: int = 50
     burn_in: int = 10
     forced: int = 0
-    energy: Literal["local", "raw", "strided"] = "local"
+    energy: Literal["local", "raw", "strided", "chain-rule"] = "local"
     temperature: float = 1.0
     anneal: tuple[float, float, float] | None = None
     kernel: Literal["mh", "gibbs", "exact-gibbs"] = "mh"
@@ -105,6 +108,7 @@ class SamplingConfig:
     lengths: str | None = None
     length_offset: float = 0.0
     stride: int = 8
+    pieces: int = 3
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -114,6 +118,7 @@ class SamplingConfig:
         for name in ("chains", "at_once"):
             check_range(flag(name), getattr(self, name), least=1, most=MOST_ROWS)
         check_range("--stride", self.stride, least=1, most=MOST_ROWS)
+        check_range("--pieces", self.pieces, least=1, most=MOST_PIECES)
         check_rows(self.rows)
         for name in ("temperature", "proposal_temperature"):
             check_range(flag(name), getattr(self, name), **TEMPERATURES)
@@ -157,6 +162,8 @@ class SamplingConfig:
         for name, value in fixed.items():
             if getattr(self, name) != value:
                 raise UserError(f"{flag(name)} {getattr(self, name)}: --lengths needs {value}")
+        if self.energy == "chain-rule":
+            raise UserError("--energy chain-rule: --lengths needs local, raw or strided")
         if self.allowed_at or self.fix or self.free not in ("mask", "all"):
             raise UserError("--lengths: positions move; give no --free, --fix or --allowed-at")
         if self.near is not None and self.near_distance == "hamming":
