@@ -1,24 +1,31 @@
-"""Pictures of soft beams: which parents and words each element mixes, step by step."""
+"""Pictures of beams: which parents and words each element mixes, step by step.
 
-from collections.abc import Sequence
+The report and the playground draw a beam from the same `layout`, with the same macro (`lattice` in
+views.html.jinja). A hard beam is a picture whose elements have one parent and one word each.
+"""
+
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from softbeam.data.batches import collate
+from softbeam.data.batches import Encoded, collate
 from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
-from softbeam.data.vocabulary import Codec
+from softbeam.data.vocabulary import EOS, Codec
 from softbeam.errors import UserError
-from softbeam.search.decoders import LocallyNormalized
+from softbeam.search.hard import best_continuations, choose, continuations, feed, first_beam
 from softbeam.search.soft.beam import Relaxation
 from softbeam.search.soft.form import REFERENCE
 from softbeam.search.soft.loop import soft_beams
+from softbeam.tensors import real_tokens
+from softbeam.training.decoding import check_lengths, longest
 from softbeam.training.runs import Run, load_run
+from softbeam.training.searches import SoftBeamSearch
 from softbeam.types import Decoder
 
 WORDS = 4  # how many words of an element are named, the heaviest first
@@ -26,6 +33,7 @@ STEPS = 10
 FAINT = 0.02  # an edge or word below this weight is not drawn
 FEW = 4  # sentences that are drawn if none is asked for
 WIDE = 15  # most characters of a word in the drawing
+ENDED, STAYED = "(end)", "–"  # the end mark, and the continuation of what has ended
 
 
 class Element(NamedTuple):
@@ -39,7 +47,7 @@ class Element(NamedTuple):
 class Picture(NamedTuple):
     """A sentence and the elements after each step, best first."""
 
-    number: int  # in dev, from 1
+    number: int  # in dev, from 1; 0 for a sentence of the user's own
     source: str
     gold: str
     read: list[str]  # the source's word at each step, for tagging
@@ -73,21 +81,75 @@ def pictures(
 
 def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Picture:
     """The soft beam of one sentence after each step."""
-    batch = collate(encode([example], run.codecs))
-    decoder: Decoder = run.model.eval()(batch.source)
-    if run.config.select.normalize:
-        decoder = LocallyNormalized(decoder)
-    steps = []
-    relaxation = Relaxation(k, alpha, form=REFERENCE)
-    for beam in soft_beams(decoder, relaxation, time=min(STEPS, batch.target.shape[1])):
-        assert beam.p is not None
-        slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
-        steps.append([element(p, score, run.codecs.target) for p, score in slots])
+    searched = searched_by(run, example, k=k, alpha=alpha)
+    return drawn(run, number, example, soft_elements(searched))
+
+
+def drawn(run: Run, number: int, example: Example, steps: list[list[Element]]) -> Picture:
+    """The picture of a sentence with these elements after each step."""
     read = list(example.source)[: len(steps)] if not run.kind.has_end else []
     return Picture(number, " ".join(example.source), " ".join(example.target), read, steps)
 
 
-def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Element:
+# Searches of one sentence
+
+
+class Searched(NamedTuple):
+    """A sentence's decoder and the limits of its search."""
+
+    decoder: Decoder
+    codec: Codec
+    k: int
+    alpha: float
+    time: int
+
+    @property
+    def eos(self) -> int | None:
+        """The end mark, if outputs have one."""
+        return self.codec.id(EOS)
+
+    @property
+    def lengths(self) -> Int[Tensor, " batch"]:
+        """The longest output, for searches that take one for each sentence."""
+        return torch.tensor([self.time], device=self.decoder.embedding.device)
+
+
+def searched_by(run: Run, example: Example, *, k: int, alpha: float) -> Searched:
+    """Bind a sentence to the run's model, as its soft beam search sees it.
+
+    A sentence without a gold output is searched as far as `softbeam decode` would; at most `STEPS`
+    steps. Raises UserError if the model has no beams, or the beam is wider than the outputs.
+    """
+    if not run.config.model.left_to_right:
+        raise UserError(f"{run.folder}: its model does not decode from left to right; no beams")
+    search = run.config.select.to(SoftBeamSearch, k=k, alpha=alpha)
+    (encoded,), codec = encode([example], run.codecs), run.codecs.target
+    check_lengths("sentence", [encoded], run.model)
+    source = collate([Encoded(encoded.source, [])]).source
+    source = source.to(next(run.model.parameters()).device)
+    limit = search.limits(real_tokens(source).sum(1), codec, longest(run.model))
+    time = min(STEPS, len(encoded.target) if example.target else int(limit))
+    search.check_space(vocab=len(codec), time=time)
+    return Searched(search.bind(run.model.eval()(source), codec), codec, k, alpha, time)
+
+
+def soft_elements(searched: Searched) -> list[list[Element]]:
+    """The elements of the soft beam after each step."""
+    steps = []
+    for beam in relaxed_beams(searched):
+        slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
+        steps.append([element(p, score, searched.codec) for p, score in slots])
+    return steps
+
+
+def relaxed_beams(searched: Searched) -> Iterator[Any]:
+    """The soft beam after each step, with its relaxed indices."""
+    _, _, k, alpha, time = searched
+    relaxation = Relaxation(k, alpha, form=REFERENCE)
+    return soft_beams(searched.decoder, relaxation, time=time, eos=searched.eos)
+
+
+def element(p: Float[Tensor, "prev cells"], score: float, codec: Codec) -> Element:
     """The element whose relaxed indices are `p`."""
     weights, numbers = p.sum(0).topk(min(WORDS, p.shape[1]))
     heaviest = zip(numbers.tolist(), weights.tolist(), strict=True)
@@ -95,9 +157,51 @@ def element(p: Float[Tensor, "prev vocab"], score: float, codec: Codec) -> Eleme
     return Element(score, p.sum(1).tolist(), words)
 
 
+class HardChoice(NamedTuple):
+    """An element of a hard beam: its score, and the cell that it is."""
+
+    score: float
+    parent: int
+    token: int  # the size of the vocabulary: the parent has ended, and stays
+
+
+def hard_choices(searched: Searched) -> list[list[HardChoice]]:
+    """The elements of the hard beam of the same decoder after each step (Algorithm 1)."""
+    decoder, codec, k, _, time = searched
+    beam, steps = first_beam(decoder, searched.lengths), []
+    for t in range(time):
+        cells, state = continuations(decoder, beam, k)
+        total, parent, token = best_continuations(cells, k)
+        over = searched.lengths <= t + 1
+        step = choose(beam, total, parent, token, over=over, eos=searched.eos)
+        stays = beam.finished.gather(1, parent)[0]
+        tokens = torch.where(stays, len(codec), step.token[0])
+        rows = zip(total[0].tolist(), parent[0].tolist(), tokens.tolist(), strict=True)
+        steps.append([HardChoice(*row) for row in rows if row[0] > -torch.inf])
+        beam = feed(decoder, beam, state, total, step)
+    return steps
+
+
+def hard_elements(choices: list[list[HardChoice]], codec: Codec) -> list[list[Element]]:
+    """A hard beam as elements of one parent and one word."""
+    widths = [1, *(len(step) for step in choices)]
+    return [
+        [
+            Element(c.score, [float(j == c.parent) for j in range(width)], [(word(codec, c.token), 1)])
+            for c in step
+        ]
+        for step, width in zip(choices, widths, strict=False)
+    ]
+
+
 def word(codec: Codec, number: int) -> str:
     """A token as text; a special token as its number."""
-    return " ".join(codec.decode([number])) or f"<{number}>"
+    if number == len(codec):
+        return STAYED
+    return ENDED if number == codec.id(EOS) else " ".join(codec.decode([number])) or f"<{number}>"
+
+
+# Drawing
 
 
 def layout(picture: Picture) -> dict[str, Any]:
@@ -108,6 +212,7 @@ def layout(picture: Picture) -> dict[str, Any]:
     for t, elements in enumerate(picture.steps):
         for i, element in enumerate(elements):
             x, y = left + wide * (t + 1), top + high * i
+            (first, weight), (second, less) = [*element.words, ("", 0.0), ("", 0.0)][:2]
             mixed = ", ".join(f"{word} {weight:.2f}" for word, weight in element.words)
             from_ = ", ".join(
                 f"{j + 1}: {w:.2f}" for j, w in enumerate(element.parents) if w >= FAINT
@@ -116,8 +221,10 @@ def layout(picture: Picture) -> dict[str, Any]:
                 {
                     "x": x,
                     "y": y,
-                    "word": shortened(element.words[0][0]) if element.words else "",
-                    "weight": element.words[0][1] if element.words else 0.0,
+                    "word": shortened(first),
+                    "weight": weight,
+                    "second": shortened(second),
+                    "less": less,
                     "told": f"step {t + 1}, element {i + 1}: words {mixed}; parents {from_}; "
                     f"score {element.score:.2f}",
                     "step": t,
