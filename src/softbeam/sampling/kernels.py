@@ -44,7 +44,9 @@ def metropolis_hastings(
                 torch.where(accepted[:, None], new.tokens, state.tokens),
                 torch.where(accepted & ~repeated, new_energy, state.energy),
             ),
-            StepInfo(log_a, accepted, accepted & ~repeated, repeated, cannot_return(new)),
+            StepInfo(
+                log_a, accepted, accepted & ~repeated, repeated, cannot_return(new), new.tokens
+            ),
         )
 
     return Kernel(starting_with(energy), step)
