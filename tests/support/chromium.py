@@ -124,9 +124,7 @@ class Browser:
             f"return [r.x + r.width * {across}, r.y + r.height / 2]; }})()"
         )
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
-            )
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def write(self, text: str) -> None:
         """Type into the element that has the focus, in place of what is there."""

@@ -187,7 +187,9 @@ def hard_elements(choices: list[list[HardChoice]], codec: Codec) -> list[list[El
     widths = [1, *(len(step) for step in choices)]
     return [
         [
-            Element(c.score, [float(j == c.parent) for j in range(width)], [(word(codec, c.token), 1)])
+            Element(
+                c.score, [float(j == c.parent) for j in range(width)], [(word(codec, c.token), 1)]
+            )
             for c in step
         ]
         for step, width in zip(choices, widths, strict=False)

@@ -74,7 +74,9 @@ def both_beams(run: Run, number: int, example: Example, *, k: int, alpha: float)
 
 def paths(searched: Searched, found: Hypotheses, hard_scores: list[float]) -> list[Path]:
     """The outputs of a sentence, best first; slots that a small space left empty are dropped."""
-    rows = zip(found.tokens[0], found.lengths[0], found.scores[0].tolist(), hard_scores, strict=True)
+    rows = zip(
+        found.tokens[0], found.lengths[0], found.scores[0].tolist(), hard_scores, strict=True
+    )
     return [
         Path(" ".join(searched.codec.decode(tokens[:length].tolist())), score, hard)
         for tokens, length, score, hard in rows
@@ -97,7 +99,9 @@ class BeamViews:
             self.examples = []
         check_range("--sentence", sentence, least=0, most=len(self.examples))
         short = (n for n, e in enumerate(self.examples, 1) if 3 <= len(e.target) <= STEPS)
-        self.numbers = list(islice(short, MOST_SENTENCES)) or [*range(1, len(self.examples) + 1)][:1]
+        self.numbers = (
+            list(islice(short, MOST_SENTENCES)) or [*range(1, len(self.examples) + 1)][:1]
+        )
         if sentence and sentence not in self.numbers:
             self.numbers.insert(0, sentence)
         if source or self.numbers:
@@ -123,7 +127,11 @@ class BeamViews:
         """The beams that a viewer asks for. Raises UserError if a value is wrong."""
         number, source = asked.get("sentence", 0), asked.get("source", "")
         k, alpha = asked.get("k", self.k), asked.get("alpha", 1.0)
-        for name, value, kind in (("sentence", number, int), ("source", source, str), ("k", k, int)):
+        for name, value, kind in (
+            ("sentence", number, int),
+            ("source", source, str),
+            ("k", k, int),
+        ):
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise UserError(f"{name} {value}: must be {kind.__name__}")
         if isinstance(alpha, bool) or not isinstance(alpha, int | float):

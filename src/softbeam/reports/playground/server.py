@@ -9,6 +9,7 @@ file, a class or a function.
 import asyncio
 import json
 import secrets
+import sys
 import webbrowser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def serve(
             await asyncio.to_thread(webbrowser.open, address)
         await asyncio.Event().wait()
 
-    with hurried(PATIENCE, lambda signum: None):
+    with hurried(PATIENCE, lambda signum: print("softbeam play: interrupted", file=sys.stderr)):
         try:
             asyncio.run(run())
         finally:
