@@ -100,12 +100,12 @@ def test_the_soft_beam_becomes_the_hard_one(views):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"sentence": 9999}, "sentence 9999: must be at most"),
+        ({"sentence": 9999}, "sentence 9999: must be at least 1 and at most 8"),
         ({"sentence": "1"}, "sentence 1: must be int"),
         ({"sentence": True}, "sentence True: must be int"),
         ({"source": "  "}, "source: give at least one word"),
         ({"source": "x" * 3000}, "source: its characters 3000: must be at most"),
-        ({"source": "a", "k": 99}, "k 99: must be at most 8"),
+        ({"source": "a", "k": 99}, "k 99: must be at least 1 and at most 8"),
         ({"source": "a", "alpha": 0}, "alpha 0: must be above 0"),
         ({"source": "a", "alpha": "inf"}, "alpha inf: must be a number"),
         ({"source": "a", "alpha": float("nan")}, "alpha nan"),
@@ -195,10 +195,10 @@ def test_a_viewer_changes_what_is_sampled(mlm):
     for asked, said in (
         ({"text": ""}, "text: give a text"),
         ({"text": "A" * 9999}, "text: its characters 9999"),
-        ({"text": TEXT, "chains": 99}, "chains 99: must be at most 8"),
+        ({"text": TEXT, "chains": 99}, "chains 99: must be at least 1 and at most 8"),
         ({"text": TEXT, "seed": "1"}, "seed 1: must be int"),
         ({"text": TEXT, "kernel": "none"}, "--kernel none: must be one of"),
-        ({"text": "AC"}, "has no gap"),
+        ({"text": "AC"}, "has no [MASK]"),
     ):
         with pytest.raises(UserError, match=re.escape(said)):
             views.begin(asked)

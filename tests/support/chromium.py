@@ -112,7 +112,9 @@ class Browser:
         """Wait until an expression is true, and return its value."""
         end = time.monotonic() + seconds
         while not (found := self.value(script)):
-            assert time.monotonic() < end, f"not within {seconds} s: {script}"
+            if time.monotonic() > end:
+                said = self.value("[...document.querySelectorAll('.error')].map((e) => e.innerText)")
+                raise AssertionError(f"not within {seconds} s: {script}; the page says {said}")
             time.sleep(0.02)
         return found
 

@@ -149,6 +149,6 @@ def settings(config: SamplingConfig, asked: Mapping[str, Any]) -> SamplingConfig
             continue
         if isinstance(value, bool) or not isinstance(value, types):
             raise UserError(f"{name} {value}: must be {' or '.join(t.__name__ for t in types)}")
-        changes[name] = value
+        changes[name] = types[-1](value)  # 1 is a number of JSON, and temperatures are floats
     check_range("chains", changes.get("chains"), least=1, most=MOST_CHAINS)
     return overridden(config, changes)

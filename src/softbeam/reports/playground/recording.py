@@ -7,6 +7,7 @@ bytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -25,18 +26,7 @@ FRAME = 0.25  # seconds of a frame of a beam
 STEP = 0.45  # seconds of a step of chains
 STILL = 18  # the frame that is shown without motion: alpha 6.3
 COLORS = "\n".join(line for line in STYLE.splitlines()[:2] if ":root" in line)
-RULES = """
-text { fill: var(--ink); font: 13px system-ui, sans-serif; } .quiet { fill: var(--quiet); }
-.mono { font-family: ui-monospace, monospace; font-size: 14px; } .middle { text-anchor: middle; }
-.end { text-anchor: end; } .small { font-size: 11px; } .read { font-style: italic; }
-.paper { fill: var(--page); stroke: var(--line); } .edge { stroke: var(--accent); stroke-width: 3; }
-.dot { fill: var(--accent); } .track { stroke: var(--line); stroke-width: 4; stroke-linecap: round; }
-.accepted { fill: var(--good); fill-opacity: .28; } .rejected { fill: var(--bad); fill-opacity: .26; }
-.same { fill: var(--soft); } .tried { font-size: 10.5px; } .refused { fill: var(--bad); }
-.left { fill: var(--good); } .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
-#still { display: none; } #still:target { display: inline; } #still:target ~ .moving { display: none; }
-@media (prefers-reduced-motion: reduce) { .moving { display: none; } #still { display: inline; } }
-"""
+RULES = Path(__file__).with_name("moving.css").read_text(encoding="utf-8")
 
 
 def document(width: float, height: float, title: str, about: str) -> Element:
@@ -53,7 +43,7 @@ def document(width: float, height: float, title: str, about: str) -> Element:
     )
     SubElement(root, "title").text = title
     SubElement(root, "desc").text = about
-    SubElement(root, "style").text = COLORS + RULES
+    SubElement(root, "style").text = f"{COLORS}\n{RULES}"
     add(root, "rect", "paper", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8)
     return root
 

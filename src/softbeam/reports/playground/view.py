@@ -33,7 +33,7 @@ def page(beams: BeamViews | None, chains: ChainViews | None) -> tuple[str, str]:
 
 def beams_shown(found: Beams) -> dict[str, Any]:
     """Both beams as drawings, and their numbers."""
-    lattice = getattr(template("views.html.jinja").module, "lattice")
+    lattice = vars(template("views.html.jinja").module)["lattice"]
     return {
         "soft": str(lattice(layout(found.soft), "soft beam")),
         "hard": str(lattice(layout(found.hard), "hard beam")),
