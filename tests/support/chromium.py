@@ -113,7 +113,9 @@ class Browser:
         end = time.monotonic() + seconds
         while not (found := self.value(script)):
             if time.monotonic() > end:
-                said = self.value("[...document.querySelectorAll('.error')].map((e) => e.innerText)")
+                said = self.value(
+                    "[...document.querySelectorAll('.error')].map((e) => e.innerText)"
+                )
                 raise AssertionError(f"not within {seconds} s: {script}; the page says {said}")
             time.sleep(0.02)
         return found

@@ -75,10 +75,10 @@ class Playing:
 
     def _run(self) -> None:
         rng = generator(self.config, 0)
-        calls = {"on_start": self._begin, "on_move": self._add}
+        mlm, chosen = self.mlm, self.sampler
         try:
             with suppress(Stopped):
-                for _ in watched(self.mlm, self.sampler, rng, **calls):
+                for _ in watched(mlm, chosen, rng, on_start=self._begin, on_move=self._add):
                     pass
         except Exception as error:  # whatever it is, the page says so
             self.error = " ".join(str(error).splitlines()) or type(error).__name__

@@ -150,16 +150,24 @@ def draw_slider(root: Element, moving: Moving, width: float, shares: Sequence[fl
     moving.draw("rect", "dot", x=start, y=y - 4, height=8, rx=4, moves=bar)
 
 
+class Weights(dict[int, float]):
+    """Weights by frame; 0 in frames without one."""
+
+    def of(self, frame: int) -> float:
+        return self.get(frame, 0.0)
+
+
 def draw_edges(moving: Moving, drawn: Sequence[dict[str, Any]]) -> None:
     """Draw every line between elements that has any weight in some frame."""
-    weights: dict[tuple[float, ...], dict[int, float]] = {}
+    weights: dict[tuple[float, ...], Weights] = {}
     for frame, lattice in enumerate(drawn):
         for edge in lattice["edges"]:
             place = tuple(edge[name] for name in ("x1", "y1", "x2", "y2"))
-            weights.setdefault(place, {})[frame] = edge["weight"] * 0.8
+            weights.setdefault(place, Weights())[frame] = edge["weight"] * 0.8
     for (x1, y1, x2, y2), by_frame in sorted(weights.items()):
-        opacity = {"stroke_opacity": lambda frame, of=by_frame: of.get(frame, 0.0)}
-        moving.draw("line", "edge", x1=x1, y1=y1, x2=x2, y2=y2, moves=opacity)
+        moving.draw(
+            "line", "edge", x1=x1, y1=y1, x2=x2, y2=y2, moves={"stroke_opacity": by_frame.of}
+        )
 
 
 def draw_node(moving: Moving, frames: Sequence[dict[str, Any]]) -> None:
@@ -172,12 +180,12 @@ def draw_node(moving: Moving, frames: Sequence[dict[str, Any]]) -> None:
         ("second", "less", 38, "quiet small middle"),
     ):
         for text in sorted({frame[word] for frame in frames} - {""}):
-            seen = {
-                "opacity": lambda frame, text=text, word=word, weight=weight: (
-                    0.3 + 0.7 * frames[frame][weight] if frames[frame][word] == text else 0.0
-                )
-            }
-            moving.draw("text", kind, text, x=x, y=y + below, moves=seen)
+            seen = Weights(
+                (n, 0.3 + 0.7 * frame[weight])
+                for n, frame in enumerate(frames)
+                if frame[word] == text
+            )
+            moving.draw("text", kind, text, x=x, y=y + below, moves={"opacity": seen.of})
 
 
 # Chains

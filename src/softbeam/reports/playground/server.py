@@ -164,7 +164,7 @@ def listening(play: Playground, port: int) -> tuple["HTTPServer", int]:
     from tornado.httpserver import HTTPServer
     from tornado.netutil import bind_sockets
 
-    tasks = set()
+    tasks: set[asyncio.Future[None]] = set()
 
     def handle(request: "HTTPServerRequest") -> None:
         task = asyncio.ensure_future(respond(play, request, number))
