@@ -16,10 +16,10 @@ import softbeam
 from softbeam.cli import main
 from softbeam.errors import UserError
 from softbeam.reports.playground import chains as playing_chains
-from softbeam.reports.playground.beams import BeamViews, both_beams
+from softbeam.reports.playground.beams import BeamViews
 from softbeam.reports.playground.chains import ChainViews, Playing
 from softbeam.reports.playground.server import JSON, Asked, playground
-from softbeam.reports.soft_beams import STEPS, hard_choices, searched_by
+from softbeam.reports.soft_beams import STEPS, both_beams, hard_choices, searched_by
 from softbeam.sampling.texts.settings import SamplingConfig
 from softbeam.search.decoders import forced_scores
 from softbeam.training.runs import load_run
@@ -149,6 +149,7 @@ def seen(playing: Playing) -> tuple[list[list[list[str]]], list[list[float]]]:
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -170,6 +171,7 @@ def test_chains_are_those_of_sample(mlm, change):
     assert texts == samples.texts[0]
 
 
+@pytest.mark.slow
 def test_chains_wait_for_their_viewer(mlm, monkeypatch):
     monkeypatch.setattr(playing_chains, "LEAD", 4)
     playing = Playing(mlm, TEXT, SamplingConfig(chains=1, sweeps=10**6, burn_in=0))
@@ -311,6 +313,7 @@ def test_the_server_is_for_this_machine_alone(mlm):
         assert at.ask("", Origin="http://evil.example")[0] == 403
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_in_the_middle_of_a_computation(letters_mlm, monkeypatch, capsys):
     """While chains wait for a slow model; the address goes to the browser and to the output."""
     opened, slow = list[str](), threading.Event()
@@ -365,6 +368,7 @@ def drawing(path: Path) -> ElementTree.Element:
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["run --beam 2", f"--mlm mlm --text {TEXT} --steps 7"])
 def test_a_recording_is_the_same_every_time(words, good, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(good)
@@ -377,6 +381,7 @@ def test_a_recording_is_the_same_every_time(words, good, tmp_path, monkeypatch, 
     assert main(["play", *words.split(), "--record", str(files[0])]) == 2, "it exists"
 
 
+@pytest.mark.slow
 def test_a_recording_has_the_energies_of_sample(good, mlm, tmp_path, monkeypatch):
     """In the moment that is shown without motion: texts and energies after the last step."""
     monkeypatch.chdir(good)
@@ -392,6 +397,7 @@ def test_a_recording_has_the_energies_of_sample(good, mlm, tmp_path, monkeypatch
         assert shown[cells] == f"{samples.trace.energy[-1, c]:.1f}"
 
 
+@pytest.mark.slow
 def test_a_beams_recording_has_the_weights_of_its_alphas(good, tmp_path, monkeypatch):
     monkeypatch.chdir(good)
     assert main(["play", "run", "--beam", "2", "--record", str(tmp_path / "a.svg")]) == 0

@@ -163,8 +163,9 @@ def drawn_beams(
         alpha = (alphas[id(run)] or [1.0])[-1]
         check_range(f"{run.folder / METRICS}: the last alpha", alpha, above=0, most=LARGEST_ALPHA)
         drawn = [
-            picture._asdict() | {"drawn": layout(picture)}
-            for picture in pictures(run.folder, alpha=alpha, sentences=sentences)
+            both.soft._asdict()
+            | {"drawn": layout(both.soft), "hard": layout(both.hard), "share": both.share}
+            for both in pictures(run.folder, alpha=alpha, sentences=sentences)
         ]
         beams.append({"run": run.name, "alpha": alpha, "sentences": drawn})
     return beams

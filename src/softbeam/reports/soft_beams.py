@@ -18,15 +18,23 @@ from softbeam.data.encoding import encode
 from softbeam.data.readers import Example
 from softbeam.data.vocabulary import EOS, Codec
 from softbeam.errors import UserError
-from softbeam.search.hard import best_continuations, choose, continuations, feed, first_beam
+from softbeam.search.hard import (
+    beam_search,
+    best_continuations,
+    choose,
+    continuations,
+    feed,
+    first_beam,
+)
 from softbeam.search.soft.beam import Relaxation
+from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.search.soft.form import REFERENCE
 from softbeam.search.soft.loop import soft_beams
 from softbeam.tensors import real_tokens
 from softbeam.training.decoding import check_lengths, longest
 from softbeam.training.runs import Run, load_run
 from softbeam.training.searches import SoftBeamSearch
-from softbeam.types import Decoder
+from softbeam.types import Decoder, Hypotheses
 
 WORDS = 4  # how many words of an element are named, the heaviest first
 STEPS = 10
@@ -54,11 +62,10 @@ class Picture(NamedTuple):
     steps: list[list[Element]]
 
 
-@torch.inference_mode()
 def pictures(
     folder: Path, *, sentences: Sequence[int] = (), k: int = 3, alpha: float = 1.0
-) -> list[Picture]:
-    """Soft beams of dev sentences under a run's model, at most `STEPS` steps of each.
+) -> list["Beams"]:
+    """Soft and hard beams of dev sentences under a run's model, at most `STEPS` steps of each.
 
     Args:
         folder: the run.
@@ -74,15 +81,9 @@ def pictures(
             raise UserError(f"--sentences {number}: dev of {folder} has {len(examples)} sentences")
     short = (n for n, e in enumerate(examples, 1) if 3 <= len(e.target) <= STEPS)
     return [
-        picture(run, number, examples[number - 1], k=k, alpha=alpha)
+        both_beams(run, number, examples[number - 1], k=k, alpha=alpha)
         for number in sentences or list(islice(short, FEW)) or [1]
     ]
-
-
-def picture(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Picture:
-    """The soft beam of one sentence after each step."""
-    searched = searched_by(run, example, k=k, alpha=alpha)
-    return drawn(run, number, example, soft_elements(searched))
 
 
 def drawn(run: Run, number: int, example: Example, steps: list[list[Element]]) -> Picture:
@@ -131,15 +132,6 @@ def searched_by(run: Run, example: Example, *, k: int, alpha: float) -> Searched
     time = min(STEPS, len(encoded.target) if example.target else int(limit))
     search.check_space(vocab=len(codec), time=time)
     return Searched(search.bind(run.model.eval()(source), codec), codec, k, alpha, time)
-
-
-def soft_elements(searched: Searched) -> list[list[Element]]:
-    """The elements of the soft beam after each step."""
-    steps = []
-    for beam in relaxed_beams(searched):
-        slots = zip(beam.p[0], beam.score[0].tolist(), strict=True)
-        steps.append([element(p, score, searched.codec) for p, score in slots])
-    return steps
 
 
 def relaxed_beams(searched: Searched) -> Iterator[Any]:
@@ -201,6 +193,61 @@ def word(codec: Codec, number: int) -> str:
     if number == len(codec):
         return STAYED
     return ENDED if number == codec.id(EOS) else " ".join(codec.decode([number])) or f"<{number}>"
+
+
+# Both beams
+
+
+class Output(NamedTuple):
+    """An output of a search."""
+
+    text: str
+    score: float  # of the search
+    hard_score: float  # of the output, when its tokens are fed
+
+
+class Beams(NamedTuple):
+    """A soft beam and the hard beam of the same sentence."""
+
+    soft: Picture
+    hard: Picture
+    share: float  # mean weight of the soft beam's elements on the cells of the hard beam
+    soft_paths: list[Output]
+    hard_paths: list[Output]
+
+
+@torch.inference_mode()
+def both_beams(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Beams:
+    """Search a sentence with a soft and a hard beam, step by step and as a whole."""
+    searched = searched_by(run, example, k=k, alpha=alpha)
+    choices, steps, shares = hard_choices(searched), list[list[Element]](), list[float]()
+    for beam, hard in zip(relaxed_beams(searched), choices, strict=True):
+        p = beam.p[0]
+        slots = zip(p, beam.score[0].tolist(), strict=True)
+        steps.append([element(q, score, searched.codec) for q, score in slots])
+        shares += [float(q[c.parent, c.token]) for q, c in zip(p, hard, strict=False)]
+    decoder, k, eos = searched.decoder, searched.k, searched.eos
+    soft = soft_beam_decode(decoder, k=k, alpha=alpha, time=searched.time, eos=eos)
+    found = beam_search(decoder, k=k, lengths=searched.lengths, eos=eos, nbest=k)
+    return Beams(
+        drawn(run, number, example, steps),
+        drawn(run, number, example, hard_elements(choices, searched.codec)),
+        sum(shares) / max(len(shares), 1),
+        outputs(searched, Hypotheses(*soft[:3]), soft.hard_scores[0].tolist()),
+        outputs(searched, found, found.scores[0].tolist()),
+    )
+
+
+def outputs(searched: Searched, found: Hypotheses, hard_scores: list[float]) -> list[Output]:
+    """The outputs of a sentence, best first; slots that a small space left empty are dropped."""
+    rows = zip(
+        found.tokens[0], found.lengths[0], found.scores[0].tolist(), hard_scores, strict=True
+    )
+    return [
+        Output(" ".join(searched.codec.decode(tokens[:length].tolist())), score, hard)
+        for tokens, length, score, hard in rows
+        if score > -torch.inf
+    ]
 
 
 # Drawing

@@ -3,85 +3,17 @@
 from collections.abc import Mapping
 from itertools import islice
 from threading import Lock
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from softbeam.data.readers import Example
 from softbeam.errors import UserError, check_range
-from softbeam.reports.soft_beams import (
-    STEPS,
-    Element,
-    Picture,
-    Searched,
-    drawn,
-    element,
-    hard_choices,
-    hard_elements,
-    relaxed_beams,
-    searched_by,
-)
+from softbeam.reports.soft_beams import STEPS, Beams, both_beams, searched_by
 from softbeam.schedules import LARGEST_ALPHA
-from softbeam.search.hard import beam_search
-from softbeam.search.soft.decode import soft_beam_decode
 from softbeam.training.runs import Run
-from softbeam.types import Hypotheses
 
 MOST_SENTENCES = 100
 LONGEST_SOURCE = 2000  # characters
 WIDEST = 8  # beam that a page draws
-
-
-class Path(NamedTuple):
-    """An output of a search."""
-
-    text: str
-    score: float  # of the search
-    hard_score: float  # of the output, when its tokens are fed
-
-
-class Beams(NamedTuple):
-    """A soft beam and the hard beam of the same sentence."""
-
-    soft: Picture
-    hard: Picture
-    share: float  # mean weight of the soft beam's elements on the cells of the hard beam
-    soft_paths: list[Path]
-    hard_paths: list[Path]
-
-
-@torch.inference_mode()
-def both_beams(run: Run, number: int, example: Example, *, k: int, alpha: float) -> Beams:
-    """Search a sentence with a soft and a hard beam, step by step and as a whole."""
-    searched = searched_by(run, example, k=k, alpha=alpha)
-    choices, steps, shares = hard_choices(searched), list[list[Element]](), list[float]()
-    for beam, hard in zip(relaxed_beams(searched), choices, strict=True):
-        p = beam.p[0]
-        slots = zip(p, beam.score[0].tolist(), strict=True)
-        steps.append([element(q, score, searched.codec) for q, score in slots])
-        shares += [float(q[c.parent, c.token]) for q, c in zip(p, hard, strict=False)]
-    decoder, k, eos = searched.decoder, searched.k, searched.eos
-    soft = soft_beam_decode(decoder, k=k, alpha=alpha, time=searched.time, eos=eos)
-    found = beam_search(decoder, k=k, lengths=searched.lengths, eos=eos, nbest=k)
-    return Beams(
-        drawn(run, number, example, steps),
-        drawn(run, number, example, hard_elements(choices, searched.codec)),
-        sum(shares) / max(len(shares), 1),
-        paths(searched, Hypotheses(*soft[:3]), soft.hard_scores[0].tolist()),
-        paths(searched, found, found.scores[0].tolist()),
-    )
-
-
-def paths(searched: Searched, found: Hypotheses, hard_scores: list[float]) -> list[Path]:
-    """The outputs of a sentence, best first; slots that a small space left empty are dropped."""
-    rows = zip(
-        found.tokens[0], found.lengths[0], found.scores[0].tolist(), hard_scores, strict=True
-    )
-    return [
-        Path(" ".join(searched.codec.decode(tokens[:length].tolist())), score, hard)
-        for tokens, length, score, hard in rows
-        if score > -torch.inf
-    ]
 
 
 class BeamViews:

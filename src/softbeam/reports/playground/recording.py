@@ -14,9 +14,9 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from softbeam.errors import UserError
 from softbeam.reports.charts import color_of
 from softbeam.reports.page import STYLE
-from softbeam.reports.playground.beams import BeamViews, both_beams
+from softbeam.reports.playground.beams import BeamViews
 from softbeam.reports.playground.chains import ChainViews
-from softbeam.reports.soft_beams import layout
+from softbeam.reports.soft_beams import both_beams, layout
 from softbeam.sampling.texts.sampler import generator, sampler
 from softbeam.sampling.texts.steps import ChainStep, Outcome, Start, watched
 

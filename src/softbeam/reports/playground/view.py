@@ -6,9 +6,9 @@ from typing import Any
 from softbeam import __version__
 from softbeam.reports.charts import COLORS
 from softbeam.reports.page import STYLE, VIEWS, as_script, policy, template
-from softbeam.reports.playground.beams import WIDEST, Beams, BeamViews
+from softbeam.reports.playground.beams import WIDEST, BeamViews
 from softbeam.reports.playground.chains import MOST_CHAINS, ChainViews
-from softbeam.reports.soft_beams import layout
+from softbeam.reports.soft_beams import Beams, layout
 
 HERE = Path(__file__).parent
 PAGE_STYLE = STYLE + (HERE / "play.css").read_text(encoding="utf-8")
