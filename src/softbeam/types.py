@@ -238,6 +238,7 @@ class StepInfo(NamedTuple):
     moved: Bool[Tensor, " chain"]  #: accepted and different: a novel transition
     repeated: Bool[Tensor, " chain"]  #: the proposal is the text itself: always accepted
     stuck: Bool[Tensor, " chain"]  #: q(y; y') = 0: the text here is never proposed, nor left
+    proposed: Int[Tensor, "chain time"] | None = None  #: y', for those who watch; None: not told
 
 
 Propose = Callable[[Tensor, Tensor, Generator], Proposed]  # (tokens, positions, rng)

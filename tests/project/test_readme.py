@@ -50,6 +50,8 @@ WORK = {  # the function that does a command's work, once its words are understo
     "models convert": "softbeam.training.fairseq.convert",
     "train masked-lm": "softbeam.training.own_mlm.train_own",
     "power": "softbeam.models.catalogue.fetch",
+    "play": "softbeam.training.runs.load_run",
+    "play --mlm": "softbeam.models.catalogue.load_mlm",
 }
 
 

@@ -12,6 +12,7 @@ from softbeam import exact
 from softbeam.exact import Space
 from softbeam.sampling.certificates import target, transitions
 from softbeam.sampling.energies import Constrained, LocalEnergy, RawEnergy, Tempered
+from softbeam.sampling.fast import fast_metropolis_hastings
 from softbeam.sampling.kernels import (
     degenerate_gibbs,
     exact_gibbs,
@@ -375,3 +376,22 @@ def test_the_rungs_of_replica_exchange_are_checked():
     with pytest.raises(ValueError, match="9 chains are not whole ensembles of 2 rungs"):
         kernel.step(kernel.init(STATES), torch.zeros(9, 2).bool(), generator())
     assert ladder(two, 3).tolist() == [1.0, 2.0] * 3
+
+
+@pytest.mark.parametrize("make", [metropolis_hastings, fast_metropolis_hastings])
+def test_a_step_tells_what_it_proposed(make):
+    """Also what it rejected: the proposals are those that the same random numbers give."""
+    energy, propose = LocalEnergy(MLM), MaskedConditionals(MLM, temperature=3.0)
+    kernel, rng = make(energy, propose), generator(2)
+    state, rejected = kernel.init(STATES), 0
+    for step in range(20):
+        positions = torch.tensor(SETS[step % 3]).expand(len(STATES), -1)
+        again = torch.Generator()
+        again.set_state(rng.get_state())
+        after, info = kernel.step(state, positions, rng)
+        assert torch.equal(info.proposed, propose(state.tokens, positions, again).tokens)
+        kept = torch.where(info.accepted[:, None], info.proposed, state.tokens)
+        assert torch.equal(after.tokens, kept)
+        rejected += int((~info.accepted).sum())
+        state = after
+    assert rejected > 10

@@ -33,6 +33,7 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
         TRIALS.replace("--try a", "--try cross-entropy"),
     ),
     "track": ("tensorboard", f"{TRAIN} --tensorboard true", f"{TRAIN} --track tensorboard"),
+    "play": ("tornado", "play run", "play --mlm mlm --text A[MASK]"),
     "cluster": (
         "distributed",
         f"{TRAIN.replace('train', 'sweep', 1)} --over pretrain.lr=0.1,0.2 --cluster local:2",

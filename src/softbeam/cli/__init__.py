@@ -196,6 +196,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
             "One self-contained HTML page about runs: softbeam report DIR… | claims [TABLE…]",
         ),
         Command(
+            "play",
+            "play",
+            'Watch beams and chains in a browser: softbeam play RUN | --mlm NAME --text "…"',
+        ),
+        Command(
             "reproduce",
             "report",
             "Reproduce a table of the thesis: "

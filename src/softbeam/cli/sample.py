@@ -333,11 +333,13 @@ def mlm_arguments(arguments: Parser) -> None:
     cluster_arguments(arguments)
 
 
-def model_arguments(arguments: Parser) -> None:
+def model_arguments(arguments: Parser, *, required: bool = True) -> None:
     """Add the options that name the model and limit its use of the machine."""
-    arguments.add_argument(
-        "--mlm", type=str, required=True, help="a folder, a hub name, or a name of `models list`"
-    )
+    named = "a folder, a hub name, or a name of `models list`"
+    if required:
+        arguments.add_argument("--mlm", type=str, required=True, help=named)
+    else:
+        arguments.add_argument("--mlm", type=str | None, default=None, help=named)
     arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
     device_argument(arguments)
     trust = "run the code that the model's folder or repository brings; read it first"

@@ -34,10 +34,10 @@ from softbeam.runtime.files import write_text
 from softbeam.schedules import LARGEST_ALPHA
 from softbeam.training.runs import METRICS
 
-TEMPLATE, STYLE, SCRIPT = (
-    Path(__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("report.html.jinja", "report.css", "report.js")
-)
+HERE = Path(__file__).parent
+STYLE = (HERE / "report.css").read_text(encoding="utf-8")
+VIEWS = (HERE / "views.js").read_text(encoding="utf-8")  # what the playground's page has, too
+SCRIPT = VIEWS + (HERE / "report.js").read_text(encoding="utf-8")
 RECORDS = ("table-*.json", "figure-*.json")  # files that `reproduce` writes
 
 
@@ -71,8 +71,7 @@ def write_report(
     ]
     trials, sampled = trials_of(runs), [chains(path) for path in files]
     scored = [mutants(path) for path in tabled]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page = environment.from_string(TEMPLATE).render(
+    page = template("report.html.jinja").render(
         title=title or (titles[0] if len(paths) == 1 and any(titles) else "softbeam"),
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,
@@ -97,6 +96,13 @@ def write_report(
     )
     write_text(out, page)
     return out
+
+
+def template(name: str) -> jinja2.Template:
+    """A template of this folder; all text that it is given is escaped."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined
+    ).get_template(name)
 
 
 def policy(style: str, script: str) -> str:
@@ -157,8 +163,9 @@ def drawn_beams(
         alpha = (alphas[id(run)] or [1.0])[-1]
         check_range(f"{run.folder / METRICS}: the last alpha", alpha, above=0, most=LARGEST_ALPHA)
         drawn = [
-            picture._asdict() | {"drawn": layout(picture)}
-            for picture in pictures(run.folder, alpha=alpha, sentences=sentences)
+            both.soft._asdict()
+            | {"drawn": layout(both.soft), "hard": layout(both.hard), "share": both.share}
+            for both in pictures(run.folder, alpha=alpha, sentences=sentences)
         ]
         beams.append({"run": run.name, "alpha": alpha, "sentences": drawn})
     return beams

@@ -1,4 +1,3 @@
-"use strict";
 for (const chosen of document.querySelectorAll("[name=verdict]")) {
   chosen.addEventListener("input", () => {
     for (const row of document.querySelectorAll("tr[data-verdict]"))
@@ -11,18 +10,7 @@ for (const section of document.querySelectorAll(".lattices")) {
   chosen.addEventListener("input", show);
   show();
 }
-for (const figure of document.querySelectorAll(".lattice")) {
-  const nodes = [...figure.querySelectorAll("g[data-told]")], told = figure.querySelector(".told");
-  nodes.forEach((node, i) => {
-    const show = () => { told.textContent = node.dataset.told; };
-    node.addEventListener("focus", show);
-    node.addEventListener("pointerenter", show);
-    node.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      if (step && nodes[i + step]) { event.preventDefault(); nodes[i + step].focus(); }
-    });
-  });
-}
+for (const figure of document.querySelectorAll(".lattice")) tellElements(figure);
 for (const line of document.querySelectorAll(".command")) {
   const code = line.querySelector("code"), button = document.createElement("button");
   button.type = "button";
@@ -35,20 +23,13 @@ for (const line of document.querySelectorAll(".command")) {
   line.append(button);
 }
 const samples = JSON.parse(document.getElementById("data").textContent).samples;
-const units = (text) => text.includes(" ") ? text.split(/(?<= )/) : [...text];
 for (const section of document.querySelectorAll(".browser")) {
   const [text, chain, sweep] = ["text", "chain", "sweep"].map((n) => section.querySelector(`[name=${n}]`));
   const show = () => {
     const rows = samples[section.dataset.file][text.value][chain.value];
     sweep.max = rows.length;
-    const now = rows[sweep.value - 1], before = units((rows[sweep.value - 2] || now).text);
-    const parts = units(now.text).map((unit, i) => {
-      const changed = unit.trim() !== (before[i] || "").trim();
-      const part = document.createElement(changed ? "mark" : "span");
-      part.textContent = unit;
-      return part;
-    });
-    section.querySelector(".sample").replaceChildren(...parts);
+    const now = rows[sweep.value - 1], before = rows[sweep.value - 2] || now;
+    section.querySelector(".sample").replaceChildren(...markedUnits(unitsOf(now.text), unitsOf(before.text)));
     section.querySelector("output").textContent = `${sweep.value} of ${rows.length}, energy ${now.energy}`;
   };
   for (const control of [text, chain, sweep]) control.addEventListener("input", show);

@@ -239,9 +239,9 @@ class _FastKernel:
             for rows in scored.rows:
                 self.cache.put(rows.where(accepted[rows.chain]))
             after = ChainState(tokens, torch.where(accepted, new_energy, state.energy))
-            info = StepInfo(log_a, accepted, accepted & ~repeated, repeated, cannot_return(new))
+            told = (log_a, accepted, accepted & ~repeated, repeated, cannot_return(new), new.tokens)
         # copies made outside of inference mode can be used where gradients are wanted
-        return ChainState(*(t.clone() for t in after)), StepInfo(*(t.clone() for t in info))
+        return ChainState(*(t.clone() for t in after)), StepInfo(*(t.clone() for t in told))
 
     def score_novel(
         self,

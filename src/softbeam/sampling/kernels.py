@@ -44,7 +44,9 @@ def metropolis_hastings(
                 torch.where(accepted[:, None], new.tokens, state.tokens),
                 torch.where(accepted & ~repeated, new_energy, state.energy),
             ),
-            StepInfo(log_a, accepted, accepted & ~repeated, repeated, cannot_return(new)),
+            StepInfo(
+                log_a, accepted, accepted & ~repeated, repeated, cannot_return(new), new.tokens
+            ),
         )
 
     return Kernel(starting_with(energy), step)
@@ -81,7 +83,7 @@ def degenerate_gibbs(propose: Propose, energy: Energy) -> Kernel:
         repeated = (new.tokens == state.tokens).all(-1)
         accepted = torch.ones_like(repeated)
         log_a = torch.zeros_like(new_energy)
-        info = StepInfo(log_a, accepted, ~repeated, repeated, cannot_return(new))
+        info = StepInfo(log_a, accepted, ~repeated, repeated, cannot_return(new), new.tokens)
         return ChainState(new.tokens, new_energy), info
 
     return Kernel(starting_with(energy), step)
@@ -114,7 +116,7 @@ def exact_gibbs(energy: Energy, *, allowed: Allowed, temperature: Temperature = 
         every, never = torch.ones_like(moved), torch.zeros_like(moved)
         return (
             ChainState(tokens, state.energy.index_copy(0, active, e.gather(-1, new)[:, 0])),
-            StepInfo(torch.zeros_like(state.energy), every, moved, ~moved, never),
+            StepInfo(torch.zeros_like(state.energy), every, moved, ~moved, never, tokens),
         )
 
     return Kernel(starting_with(energy), step)
