@@ -20,25 +20,25 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 def executed(path: Path) -> nbformat.NotebookNode:
     """Execute a notebook in an empty folder; raises CellExecutionError if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as empty, TemporaryDirectory() as own:
         client = NotebookClient(
             notebook,
             kernel_name=KERNEL["name"],
             timeout=600,
             record_timing=False,
             coalesce_streams=True,
-            resources={"metadata": {"path": folder}},
+            resources={"metadata": {"path": empty}},
         )
         manager = client.create_kernel_manager()
-        manager.transport = "ipc"  # sockets in the folder, which nobody else can listen to
-        manager.connection_file = str(Path(folder, ".kernel.json"))
-        client.execute(env=environment(Path(folder)))
+        manager.transport = "ipc"  # sockets in a folder that is open to nobody else
+        manager.connection_file = str(Path(own, "kernel.json"))
+        client.execute(env=environment(Path(own)))
     return normalized(notebook)
 
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment without settings that would change pictures, and without tqdm's advice."""
-    own = {"IPYTHONDIR": str(folder / ".ipython"), "OMP_NUM_THREADS": "1"}
+    own = {"IPYTHONDIR": str(folder), "OMP_NUM_THREADS": "1"}
     own |= {"PYTHONWARNINGS": "ignore:IProgress not found"}
     return {k: v for k, v in os.environ.items() if k != "MPLBACKEND"} | own
 
