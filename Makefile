@@ -16,7 +16,7 @@ WORKERS ?= 3
 # Tests start many interpreters: compiled modules are kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test soak fuzz install check quick format bench docs wheel clean
+.PHONY: demo test soak fuzz install check quick format bench docs notebooks wheel clean
 
 demo: install
 	$(BIN)/softbeam demo
@@ -48,20 +48,24 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 check: install
-	$(BIN)/ruff format --check src tests examples docs
-	$(BIN)/ruff check src tests examples docs
+	$(BIN)/ruff format --check src tests examples docs notebooks
+	$(BIN)/ruff check src tests examples docs notebooks
 	$(BIN)/mypy
 	$(BIN)/pytest tests/project/test_packages.py
 
 format: install
-	$(BIN)/ruff format src tests examples docs
-	$(BIN)/ruff check --fix src tests examples docs
+	$(BIN)/ruff format src tests examples docs notebooks
+	$(BIN)/ruff check --fix src tests examples docs notebooks
 
 # The site, below docs/_build/html; the same warnings and links fail CI.
 docs: install
 	rm -rf docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
+
+# Executes the notebooks, and keeps what they print.
+notebooks: install
+	$(BIN)/python docs/run_notebooks.py
 
 # What would be published, below dist; it is tried in an environment of its own.
 wheel: install

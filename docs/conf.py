@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE))
 import api_pages  # noqa: E402  (beside this file)
 import benchmark_tables  # noqa: E402
 import command_help  # noqa: E402
+import notebook_pages  # noqa: E402
 import reproduced_tables  # noqa: E402
 
 from softbeam import __version__ as release  # noqa: E402
@@ -60,6 +61,7 @@ def generate(app: Any) -> None:
     for name, text in {
         "benchmarks.md": benchmark_tables.page(HERE / "benchmarks"),
         "commands.md": command_help.page(),
+        "notebooks.md": notebook_pages.page(HERE.parent / "notebooks", GENERATED),
         "reproduced.md": reproduced_tables.page(HERE.parent / "results"),
         **api_pages.pages(),
     }.items():

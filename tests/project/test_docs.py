@@ -20,17 +20,10 @@ from softbeam.objectives.base import Objective
 from softbeam.reports.verdicts import claim_text, judged
 from support.pages import run_python
 from support.requirements import absent
+from support.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-
-
-def loaded(name: str):
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow
@@ -75,6 +68,7 @@ def up_to_date(site: Path) -> bool:
         return False
     root = DOCS.parent
     sources = [*root.glob("*.md"), *root.glob("results/*"), *root.glob("src/**/*.py")]
+    sources += root.glob("notebooks/*")
     sources += [path for path in DOCS.rglob("*") if DOCS / "_build" not in path.parents]
     newest = max(path.stat().st_mtime for path in sources if path.is_file())
     return newest < inventory.stat().st_mtime

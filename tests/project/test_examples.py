@@ -1,20 +1,9 @@
 """The example scripts run: a whole one on few sentences."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 from transformers import AutoModelForSeq2SeqLM
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def loaded(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from support.scripts import loaded
 
 
 @pytest.mark.slow
@@ -24,7 +13,7 @@ def test_a_marian_model_is_fine_tuned_from_cross_entropy_to_soft_beams(
     monkeypatch.setenv("SOFTBEAM_DATA", str(data_dir))
     small = ["--width", "16", "--layers", "1", "--vocabulary", "200", "--limit", "24"]
     words = ["--out", str(tmp_path), *small, "--test", "4", "--epochs", "1"]
-    found = loaded("finetune_marian").main(words)
+    found = loaded("finetune_marian", "examples").main(words)
     stages = ["cross-entropy", "more-cross-entropy", "local-soft-beam", "global-soft-beam"]
     assert list(found) == stages and all(0 <= value <= 100 for value in found.values())
     weights = [AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name) for name in stages]

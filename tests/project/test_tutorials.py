@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from softbeam.cli import main
-from support.pages import run_python
+from support.pages import run_python, shape, unlike
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 FENCE = re.compile(r"^```(\S+)(?: \w+)?\n(?::caption: (\S+)\n\n)?(.*?)^```$", re.M | re.S)
@@ -84,18 +84,6 @@ def play(page: str, instead: dict[str, str] | None = None) -> list[Ran]:
             missing = unlike(block.text, "".join(one.output for one in ran[since:]))
             assert not missing, (missing, ran[since:])
     return ran
-
-
-def unlike(shown: str, printed: str) -> list[str]:
-    """The shown lines that no printed line is like."""
-    known = {shape(line) for line in printed.splitlines()}
-    return [line for line in shown.splitlines() if line.strip() and shape(line) not in known]
-
-
-def shape(line: str) -> str:
-    """A line without what a seed or a machine may change: numbers, labels, sequences."""
-    line = re.sub(r"[-+]?\d[\d.,]*(e[-+]\d+)?", "#", line)
-    return " ".join(re.sub(r"\b[A-Z]+\b", "A", line).split())
 
 
 def figure(ran: list[Ran], words: str, name: str = "accuracy") -> float:

@@ -1,4 +1,4 @@
-"""Fenced blocks of Markdown pages, and Python blocks with the output that the page shows."""
+"""Fenced blocks of Markdown pages, and whether what they show is what is printed."""
 
 import contextlib
 import io
@@ -38,3 +38,15 @@ def run_python(page: Path) -> tuple[dict[str, Any], int]:
                 assert printed.getvalue() == after.text, printed.getvalue()
                 compared += 1
     return names, compared
+
+
+def unlike(shown: str, printed: str) -> list[str]:
+    """The shown lines that no printed line is like."""
+    known = {shape(line) for line in printed.splitlines()}
+    return [line for line in shown.splitlines() if line.strip() and shape(line) not in known]
+
+
+def shape(line: str) -> str:
+    """A line without what a seed or a machine may change: numbers, labels, sequences."""
+    line = re.sub(r"[-+]?\d[\d.,]*(e[-+]\d+)?", "#", line)
+    return " ".join(re.sub(r"\b[A-Z]+\b", "A", line).split())
