@@ -334,7 +334,10 @@ def mlm_arguments(arguments: Parser) -> None:
 def model_arguments(arguments: Parser) -> None:
     """Add the options that name the model and limit its use of the machine."""
     arguments.add_argument(
-        "--mlm", type=str, required=True, help="a folder, a hub name, or a name of `models list`"
+        "--mlm",
+        type=str,
+        required=True,
+        help="a folder, a hub name, a name of `models list`, or a .pdb file",
     )
     arguments.add_argument("--threads", type=int, default=1, help="number of processor threads")
     device_argument(arguments)
