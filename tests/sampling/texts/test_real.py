@@ -39,5 +39,6 @@ def test_a_real_model_samples_letters_at_its_gaps_alone(real):
 @pytest.mark.slow
 def test_an_ester_is_completed(real):
     text = "CC(=O)O.OCC>>CC(=O)[MASK]CC"
-    found = infill(real("rxnmapper"), text, samples=16, burn_in=2, chains=4)
+    found = infill(real("rxnmapper"), text, method="enumerate", energy="chain-rule")
     assert found[0].tokens == ["O"] and found[0].text == "CC(=O)O.OCC>>CC(=O)OCC"
+    assert found[0].share == pytest.approx(0.86, abs=0.01), "the model's conditional at the gap"
