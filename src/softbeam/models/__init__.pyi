@@ -1,5 +1,6 @@
-from .catalogue import load_mlm as load_mlm
+from .catalogue import load_mlm as load_mlm, load_seq2seq as load_seq2seq
 from .conditional_masked import ConditionalMlm as ConditionalMlm
+from .gru import GruSeq2Seq as GruSeq2Seq
 from .hollow import HollowMlm as HollowMlm
 from .huggingface.causal import HfCausalLM as HfCausalLM
 from .huggingface.masked import HfMaskedLM as HfMaskedLM

