@@ -142,9 +142,8 @@ def g2p(inside: str) -> Callable[[Read, Path], None]:
         model = gru.GruSeq2Seq(**sizes)
         model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
         safetensors.save_model(model, folder / text_seq2seq.WEIGHTS)
-        config = {"model_type": text_seq2seq.GRU, **sizes}
-        config |= {"eos": PHONEMES.index("</s>"), "longest": LONGEST_WORD}
-        (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        sizes |= {"eos": PHONEMES.index("</s>"), "longest": LONGEST_WORD}
+        (folder / text_seq2seq.GRU).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         marks = {"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}
         lower = normalizers.Lowercase()
         word_level(LETTERS, "$A </s>", marks, letters=lower).save_pretrained(folder)

@@ -23,7 +23,7 @@ from softbeam.models.gru import GruSeq2Seq
 from softbeam.models.huggingface.masked import check_finite, quiet
 from softbeam.models.huggingface.seq2seq import HfSeq2Seq
 
-GRU = "softbeam-gru"  # the model_type of folders that transformers has no class for
+GRU = "gru.json"  # sizes of a model that transformers has no class for, instead of config.json
 POSITIONS = tuple(f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
 WEIGHTS, TARGET = "model.safetensors", "target"
 
@@ -56,7 +56,9 @@ class TextSeq2Seq:
                 raise UserError(f"text {number}, {text[:40]!r}: {error}") from error
             if len(ids) > self.source.model_max_length:
                 limit = self.source.model_max_length
-                raise UserError(f"text {number} has {len(ids)} tokens; the model's limit is {limit}")
+                raise UserError(
+                    f"text {number} has {len(ids)} tokens; the model's limit is {limit}"
+                )
             rows.append(torch.tensor(ids))
         return pad_sequence(rows, batch_first=True)
 
@@ -73,12 +75,13 @@ def load(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> TextSeq2S
     """Load a folder. Raises UserError if it has no such model, or a part of it is missing."""
     folder = Path(folder)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         source = transformers.AutoTokenizer.from_pretrained(folder)
         target = transformers.AutoTokenizer.from_pretrained(folder / TARGET)
-        if config.get("model_type") == GRU:
-            model: nn.Module = load_gru(folder, config)
-            eos, longest = config["eos"], config["longest"]
+        if (folder / GRU).exists():
+            sizes = json.loads((folder / GRU).read_text(encoding="utf-8"))
+            eos, longest = sizes.pop("eos"), sizes.pop("longest")
+            model: nn.Module = GruSeq2Seq(**sizes)
+            load_model(model, folder / WEIGHTS)
         else:
             model = HfSeq2Seq(load_huggingface(folder))
             eos, longest = model.eos, model.longest
@@ -89,14 +92,6 @@ def load(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> TextSeq2S
         raise UserError(f"{folder} cannot be loaded as an encoder-decoder: {reason}") from error
     check_finite(model)
     return TextSeq2Seq(model.eval().to(dtype), source, target, eos, longest)
-
-
-def load_gru(folder: Path, config: dict[str, Any]) -> GruSeq2Seq:
-    """Load a GRU of this sizes."""
-    sizes = {name: config[name] for name in ("source_vocab", "target_vocab", "width", "start")}
-    model = GruSeq2Seq(**sizes)
-    load_model(model, folder / WEIGHTS)
-    return model
 
 
 def load_huggingface(folder: Path) -> Any:
