@@ -4,9 +4,9 @@
 
 Heavy chains are made from germline genes: a V gene, a random loop, a J gene, and 15 % of the
 residues drawn by Sapiens. ANARCII's own numbers of such a chain are the gold numbers of its damaged
-copies: some residues replaced or unknown, ends and stretches of the frameworks lost. Genes of train,
-dev and test are different. docs/results/anarcii.md has the plan and the figures. A finished arm is
-not trained again.
+copies: some residues replaced or unknown, ends and stretches of the frameworks lost. Genes of
+train, dev and test are different. docs/results/anarcii.md has the plan and the figures. A finished
+arm is not trained again.
 """
 
 import argparse

@@ -22,6 +22,7 @@ from softbeam.sampling.energies import LocalEnergy
 LETTERS = list("ACDEFGHIKLMNPQRSTVWY")
 SMILES = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMILES += ["c", "C", "(", ")", "O", "=", ".", ">>", "Cl", "[Na+]", "Br"]
+LICENCES = ("MIT", "Apache-2.0", "BSD-3-Clause")
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 
 
@@ -293,7 +294,7 @@ def test_the_command(made, capsys):
     assert main(["models", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out.splitlines()[-1])["models"]
     assert [row["name"] for row in listed] == list(catalogue.MODELS)
-    assert all(row["found"] is None and row["licence"] in ("MIT", "Apache-2.0") for row in listed)
+    assert all(row["found"] is None and row["licence"] in LICENCES for row in listed)
     assert main(["models", "fetch", "sapiens-vl"]) == 0
     folder = Path(capsys.readouterr().out.strip())
     assert (folder / "model.safetensors").is_file() and (folder / "tokenizer.json").is_file()
