@@ -9,6 +9,7 @@ from .huggingface.seq2seq import HfSeq2Seq as HfSeq2Seq
 from .layers import TransformerShape as TransformerShape
 from .lstm import Seq2Seq as Seq2Seq
 from .masked import TransformerMlm as TransformerMlm
+from .protein_mpnn import BackboneMlm as BackboneMlm
 from .random_field import BiLstmMrf as BiLstmMrf
 from .specs import (
     Cmlm as Cmlm,

@@ -172,7 +172,9 @@ PAIRS = torch.tensor(  # of N, CA, C, O and CB: the order of the checkpoint's fe
 )
 
 
-def distances(a: Float[Tensor, "*rows 3"], b: Float[Tensor, "*rows 3"]) -> Float[Tensor, "*rows"]:
+def distances(
+    a: Float[Tensor, "*#rows 3"], b: Float[Tensor, "*#rows 3"]
+) -> Float[Tensor, "*#rows"]:
     """Distances of points, never quite zero."""
     return ((a - b).square().sum(-1) + 1e-6).sqrt()
 
