@@ -335,7 +335,7 @@ def mlm_arguments(arguments: Parser) -> None:
 
 def model_arguments(arguments: Parser, *, required: bool = True) -> None:
     """Add the options that name the model and limit its use of the machine."""
-    named = "a folder, a hub name, or a name of `models list`"
+    named = "a folder, a hub name, a name of `models list`, or a .pdb file"
     if required:
         arguments.add_argument("--mlm", type=str, required=True, help=named)
     else:
