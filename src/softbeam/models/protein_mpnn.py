@@ -118,7 +118,7 @@ class ProteinMpnn(nn.Module):
         width = (CENTRES[-1] - CENTRES[0]) / len(CENTRES)
         shifted = (between[..., None] - CENTRES.to(between)) / width.to(between)
         bumps = torch.exp(-shifted.square()).flatten(-2)
-        along = self.features["embeddings"]["linear"](self.steps(backbone, near))
+        along = self.features.get_submodule("embeddings.linear")(self.steps(backbone, near))
         edges = self.features["edge_embedding"](torch.cat([along, bumps], -1))
         edges = self.W_e(self.features["norm_edges"](edges))
         nodes = torch.zeros_like(edges[:, 0])
