@@ -223,9 +223,7 @@ def test_a_structure_is_a_model_on_the_command_line(structure, tmp_path, monkeyp
     cells = mlm.logits(tokens.expand(7, -1), torch.eye(7).bool(), torch.zeros(7).long())
     expected = cells.log_softmax(-1).gather(1, tokens.T).sum().item()
     assert f"{expected:.3f}" in shown
-    sample = ["sample", "--mlm", str(structure), "--text", "AG[MASK][MASK]AWM"]
-    assert (
-        main([*sample, "--chains", "1", "--sweeps", "2", "--out", str(tmp_path / "s.jsonl")]) == 0
-    )
+    sample = ["sample", "--mlm", str(structure), "--text", "AG[MASK][MASK]AWM", "--chains", "1"]
+    assert main([*sample, "--sweeps", "2", "--burn-in", "0", "--out", f"{tmp_path}/s.jsonl"]) == 0
     assert os.path.getsize(tmp_path / "s.jsonl")
     assert set(catalogue.model_files(str(structure))) >= {"two.pdb"}

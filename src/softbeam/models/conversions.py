@@ -135,7 +135,7 @@ def mpnn(inside: str) -> Callable[[Read, Path], None]:
             raise ValueError(f"num_edges {checkpoint['num_edges']}: 48 is known")
         model = protein_mpnn.ProteinMpnn()
         model.load_state_dict(checkpoint["model_state_dict"], strict=True)
-        safetensors.save_model(model, folder / "model.safetensors")
+        safetensors.save_model(model, str(folder / "model.safetensors"))
 
     return convert
 

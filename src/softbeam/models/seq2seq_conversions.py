@@ -48,7 +48,7 @@ def anarcii(inside: str) -> Callable[[Read, Path], None]:
         sizes = json.loads(read(f"{inside}.json"))
         state = marian_names(weights(read(f"{inside}.pt")))
         width, longest = sizes["HID_DIM"], len(state["model.encoder.embed_positions.weight"])
-        sides = {}
+        sides: dict[str, Any] = {"static_position_embeddings": False}  # kept by the configuration
         for side in ("encoder", "decoder"):
             sides |= {f"{side}_layers": sizes["LAYERS"], f"{side}_attention_heads": sizes["HEADS"]}
             sides[f"{side}_ffn_dim"] = 4 * width
@@ -69,10 +69,9 @@ def anarcii(inside: str) -> Callable[[Read, Path], None]:
             eos_token_id=2,
             decoder_start_token_id=1,
             forced_eos_token_id=None,
-            static_position_embeddings=False,
             **sides,
         )
-        model = transformers.MarianMTModel(config)
+        model: Any = transformers.MarianMTModel(config)
         model._keys_to_ignore_on_save = set()  # Marian leaves out positions, which it computes
         model.generation_config = transformers.GenerationConfig(
             pad_token_id=0, eos_token_id=2, decoder_start_token_id=1, max_length=longest
@@ -141,7 +140,7 @@ def g2p(inside: str) -> Callable[[Read, Path], None]:
         }
         model = gru.GruSeq2Seq(**sizes)
         model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
-        safetensors.save_model(model, folder / text_seq2seq.WEIGHTS)
+        safetensors.save_model(model, str(folder / text_seq2seq.WEIGHTS))
         sizes |= {"eos": PHONEMES.index("</s>"), "longest": LONGEST_WORD}
         (folder / text_seq2seq.GRU).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         marks = {"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}
