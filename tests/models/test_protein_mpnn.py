@@ -1,13 +1,13 @@
 """ProteinMPNN: its formulas in plain loops, and sequences for a backbone from the command line."""
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import softbeam
 from softbeam.cli import main
 from softbeam.data.structures import read_backbone
 from softbeam.errors import UserError
@@ -223,7 +223,6 @@ def test_a_structure_is_a_model_on_the_command_line(structure, tmp_path, monkeyp
     cells = mlm.logits(tokens.expand(7, -1), torch.eye(7).bool(), torch.zeros(7).long())
     expected = cells.log_softmax(-1).gather(1, tokens.T).sum().item()
     assert f"{expected:.3f}" in shown
-    sample = ["sample", "--mlm", str(structure), "--text", "AG[MASK][MASK]AWM", "--chains", "1"]
-    assert main([*sample, "--sweeps", "2", "--burn-in", "0", "--out", f"{tmp_path}/s.jsonl"]) == 0
-    assert os.path.getsize(tmp_path / "s.jsonl")
+    drawn = softbeam.sample(mlm, "AG[MASK][MASK]AWM", chains=1, sweeps=2, burn_in=0, seed=1)
+    assert all(text[:2] == "AG" and text[4:] == "AWM" for text in drawn.texts[0])
     assert set(catalogue.model_files(str(structure))) >= {"two.pdb"}
