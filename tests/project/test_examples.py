@@ -27,7 +27,7 @@ def test_a_marian_model_is_fine_tuned_from_cross_entropy_to_soft_beams(
 def test_anarcii_is_fine_tuned_through_its_beam(tmp_path, monkeypatch, real):
     real("sapiens-vh")
     monkeypatch.setenv("SOFTBEAM_CACHE", real.cache)
-    example = loaded("finetune_anarcii")
+    example = loaded("finetune_anarcii", "examples")
     (whole,) = example.clean_chains("dev", 1)
     assert whole.labels[:3] == ("H", "1", "2") and whole.labels[-1] == "128"
     short = example.Chain(whole.residues[:24], whole.labels[:25])  # for the time it takes
@@ -45,7 +45,7 @@ def test_anarcii_is_fine_tuned_through_its_beam(tmp_path, monkeypatch, real):
 
 
 def test_figures_of_arms_are_means_with_intervals():
-    example = loaded("finetune_anarcii")
+    example = loaded("finetune_anarcii", "examples")
     start = {kind: np.array([[4.0, 10, 1, 1], [0, 10, 0, 1]]) for kind in ("clean", "damaged")}
     other = {kind: np.array([[1.0, 10, 1, 1], [0, 10, 0, 1]]) for kind in ("clean", "damaged")}
     figures = example.figures_of({"start": [start] * 2, "direct-loss": [other] * 2})
@@ -56,7 +56,7 @@ def test_figures_of_arms_are_means_with_intervals():
 
 
 def test_damage_keeps_the_numbers_of_the_residues_that_are_left():
-    example = loaded("finetune_anarcii")
+    example = loaded("finetune_anarcii", "examples")
     text = example.GENES["train"]["h3-23"]
     chain = example.Chain(text, ("H", *map(str, range(1, len(text) + 1))))
     known = replaced = lost = 0
