@@ -200,7 +200,7 @@ class BackboneMlm:
         self.graph = model.encode(backbone)
         self.allowed = torch.arange(MASK + 1) < PAD
         self.alphabet = amino_acids(RESIDUES.__getitem__, self.allowed)
-        self.word_parts = WordParts(torch.zeros(MASK + 1).bool(), torch.zeros(MASK + 1).bool())
+        self.word_parts = WordParts(*[torch.zeros(MASK + 1).bool()] * 4)
 
     @classmethod
     def load(
