@@ -21,7 +21,14 @@ import numpy as np
 import torch
 from transformers import Seq2SeqTrainingArguments
 
-from softbeam import CrossEntropy, DirectLoss, SearchAwareTrainer, beam_search, load_mlm
+from softbeam import (
+    CrossEntropy,
+    DirectLoss,
+    LocallyNormalized,
+    SearchAwareTrainer,
+    beam_search,
+    load_mlm,
+)
 from softbeam.models import load_seq2seq
 from softbeam.objectives import MinimumRisk, Objective
 from softbeam.schedules import Constant
@@ -139,7 +146,7 @@ def clean_chains(split: str, count: int) -> list[Chain]:
     """Make chains of a split and number them with ANARCII; those without proper numbers go."""
     rng = random.Random(split)
     texts = mutated(recombined(list(GENES[split].values()), count, rng), rng)
-    labels = numbered(load_seq2seq("anarcii"), texts)
+    labels = numbered(load_seq2seq("anarcii"), texts, k=1)  # as the package decodes
     return [Chain(t, tuple(row)) for t, row in zip(texts, labels, strict=True) if proper(row)]
 
 
@@ -196,7 +203,7 @@ def numbered(numbering, texts: Sequence[str], *, k: int = 3) -> list[list[str]]:
     for i in range(0, len(texts), 50):
         part = texts[i : i + 50]
         lengths = torch.tensor([len(text) + 1 for text in part])
-        decoder = numbering.model(numbering.encode(part))
+        decoder = LocallyNormalized(numbering.model(numbering.encode(part)))
         tokens = beam_search(decoder, k=k, lengths=lengths).tokens[:, 0]
         for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True):
             results.append(numbering.target.convert_ids_to_tokens(row[:length]))
