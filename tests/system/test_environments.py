@@ -10,9 +10,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 import softbeam
 from softbeam.cli import main
+from softbeam.errors import UserError
+from softbeam.sampling.texts.arviz_data import to_arviz
+from softbeam.training import hf
 from support.fenced import FENCES, fenced
 
 ROOT = Path(softbeam.__file__).parent
@@ -47,9 +51,23 @@ EXTRAS = {  # what an extra brings, and the commands that cannot do without
 # Extras
 
 
+IN_PYTHON = {  # extras that no command needs: what they bring, and a call that cannot do without
+    "arviz": ("arviz_base", lambda: to_arviz(torch.zeros(1, 2, 1), [], None)),
+    "eval": ("lm_eval", lambda: hf.eval_model("mlm")),
+}
+
+
 def test_every_extra_is_tried_here():
     for_developers = {"dev", "docs", "fuzz"}
-    assert {*EXTRAS, "all"} == {*PROJECT["optional-dependencies"]} - for_developers
+    assert {*EXTRAS, *IN_PYTHON, "all"} == {*PROJECT["optional-dependencies"]} - for_developers
+
+
+@pytest.mark.parametrize("extra", IN_PYTHON)
+def test_without_an_extra_of_python_a_sentence_names_it(extra, monkeypatch):
+    package, call = IN_PYTHON[extra]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"{package} is not installed: .*softbeam\[{extra}\]"):
+        call()
 
 
 @pytest.mark.slow
@@ -190,6 +208,7 @@ NO_PATHS = {  # addresses, names inside of archives and on hubs: always with a s
     "data/corpora.py",
     "data/download.py",
     "models/catalogue.py",
+    "reports/playground/server.py",
 }
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
@@ -285,12 +285,13 @@ class Run:
             overwrite=overwrite,
             hint="--overwrite replaces it",
         ) as place:
+            figures = self.figures(split, quiet=quiet)  # may fail: before anything is written
             publishing.copy_run(self.folder, place)
             publishing.run_card(
                 self.folder,
                 self.config,
-                self.figures(split, quiet=quiet),
-                name=(repo_id or Path(folder).resolve().name).split("/")[-1],
+                figures,
+                name=PurePosixPath(repo_id or Path(folder).resolve().name).name,
                 license=license,
                 repo_id=repo_id,
                 warning=self.warning(),
