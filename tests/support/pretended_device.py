@@ -190,9 +190,9 @@ def refuse(why: str) -> None:
     """Raise DeviceMismatch, or note where in the package it happened and go on."""
     if State.faults is None:
         raise DeviceMismatch(why)
-    frames = [f for f in traceback.extract_stack() if "/softbeam/" in f.filename]
+    frames = [f for f in traceback.extract_stack() if "/src/softbeam/" in f.filename]
     if frames:
-        path = frames[-1].filename.split("/softbeam/")[-1]
+        path = frames[-1].filename.split("/src/softbeam/")[-1]
         State.faults.append(f"{path}:{frames[-1].lineno} {why}")
 
 
