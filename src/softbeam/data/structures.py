@@ -63,7 +63,7 @@ def first_model(lines: Iterable[str]) -> Iterable[str]:
 def places(
     residues: Iterable[tuple[str, int, str]], whole: Iterable[tuple[str, int, str]]
 ) -> list[int]:
-    """Count residues in each chain; a gap in the numbers counts as so many, an insertion as one."""
+    """Place residues in each chain by number: gaps stay open, an insertion takes one place."""
     found: dict[tuple[str, int, str], int] = {}
     last: dict[str, tuple[int, int]] = {}  # number and place of the last residue of each chain
     for key in residues:
