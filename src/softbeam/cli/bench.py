@@ -121,6 +121,19 @@ BENCHES = {
         }
         | rounds(5),
     ),
+    "hollow": Bench(
+        "A hollow masked LM against a plain one, both your own: quality, agreement, ESS/s.",
+        "hollow",
+        {
+            "plain": Option(str, "runs/plain", "folder of train masked-lm --form plain"),
+            "hollow": Option(str, "runs/hollow", "folder of train masked-lm --form hollow"),
+            "texts": Option(str, "dev.txt", "file of texts that neither was trained on"),
+            "time": Option(int, 128, "tokens of the texts that are taken from it"),
+            "chains": Option(int, 2, "texts that chains start from"),
+            "steps": Option(int, 2560, "proposals of a chain"),
+            "scored": Option(int, 50, "texts whose tokens are scored"),
+        },
+    ),
 }
 
 

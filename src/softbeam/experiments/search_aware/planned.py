@@ -57,13 +57,21 @@ FEEDBACK: dict[str, tuple[FeedbackName, Schedule]] = {
 FROM_SCRATCH = ("hard-argmax", "soft-argmax-fixed", "soft-argmax-annealed")
 PENALTIES = (0.003, 0.01, 0.03, 0.1)  # of self-normalized starts that are tried
 MULTIPLES = (0.5, 1.0, 2.0)  # of a group's learning rate that are tried, for each family of runs
+FURTHER = {  # tried where the best of these stood at an end
+    "more-ce": 0.25,
+    "hard-argmax": 4.0,
+    "soft-argmax-annealed": 4.0,
+    "direct-annealed": 0.25,
+    "global": 0.25,
+    "beam-crf": 4.0,
+}
 TUNED = "ccg-uni"  # the group that they are tried on
 FAMILIES = {  # the run that is tried, and the beginnings of the names of those that follow it
     "more-ce": ("more-",),
     "hard-argmax": ("hard-argmax", "hard-sample"),
     "soft-argmax-annealed": ("soft-argmax", "soft-sample", *DECAYS),
     "direct-annealed": ("direct-", "local", "sn-local"),
-    "global": ("global", "sn-global", "sn-free", "nce-global"),
+    "global": ("global", "sn-global", "sn-free", "nce-global", "fed-global"),
     "hinge-annealed": ("hinge-", "hard-hinge"),
     "beam-crf": ("beam-crf",),
     "bso": ("bso",),
@@ -132,7 +140,7 @@ def runs() -> Mapping[str, PlannedRun]:
     tuned = {
         f"{TUNED}/{name}@{multiple:g}": at_rate(planned[f"{TUNED}/{name}"], multiple)
         for name in FAMILIES
-        for multiple in MULTIPLES
+        for multiple in multiples(name)
     }
     chosen = {
         name: at_rate(plan, MULTIPLE[kin])
@@ -140,6 +148,11 @@ def runs() -> Mapping[str, PlannedRun]:
         if (kin := family(name)) in MULTIPLE
     }
     return planned | tuned | chosen
+
+
+def multiples(family: str) -> tuple[float, ...]:
+    """The multiples of the learning rate that are tried for a family."""
+    return tuple(sorted({*MULTIPLES, FURTHER.get(family, 1.0)}))
 
 
 def family(name: str) -> str | None:
@@ -201,6 +214,10 @@ def normalization_runs(name: str, group: Group, local: DirectLoss) -> dict[str, 
         "bso": raw("ce", BeamSearchOptimization(k=4)),
     } | penalty_runs(group, 0.0)
     if name == "ccg-uni":
+        planned |= {  # third stages: after own predictions were fed, and the control
+            "fed-global": raw("soft-argmax-annealed", everywhere),
+            "more-more-ce": group.then("more-ce", CrossEntropy()),
+        }
         for k in (5, 10):
             planned |= {
                 f"direct-k{k}": wider(group.then("ce", replace(local, k=k)), k),

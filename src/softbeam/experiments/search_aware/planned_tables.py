@@ -9,7 +9,14 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from softbeam.experiments.search_aware import tables
-from softbeam.experiments.search_aware.planned import FAMILIES, MULTIPLES, PENALTIES, TUNED
+from softbeam.experiments.search_aware.planned import (
+    FAMILIES,
+    FURTHER,
+    MULTIPLES,
+    PENALTIES,
+    TUNED,
+    multiples,
+)
 from softbeam.experiments.search_aware.tables import (
     BEAM,
     BEST_LOSS,
@@ -108,6 +115,7 @@ ARMS = {
 }
 RAW = "cross-entropy, raw scores"
 GLOBALLY, SAMPLED = "direct loss, global", "soft argmax, own predictions fed"
+FED, TWICE = "direct loss, global, after own predictions fed", "more cross-entropy, twice"
 
 
 def with_more_columns(rows: Rows, metric: str) -> dict[str, dict[str, Value]]:
@@ -127,9 +135,8 @@ def with_more_columns(rows: Rows, metric: str) -> dict[str, dict[str, Value]]:
     }
 
 
-def raw_row(group: str, metric: str) -> dict[str, Value]:
-    """The cross-entropy model decoded with a beam of raw scores, which costs no training."""
-    run = f"{group}/ce"
+def raw_row(run: str, metric: str) -> dict[str, Value]:
+    """A model of normalized scores decoded with a beam of raw scores, which costs no training."""
     row = {
         f"{shown} {split}": decoded(run, f"{split} {search}", metric)
         for shown, search in (("greedy", "greedy"), ("hard beam", "raw"))
@@ -145,11 +152,15 @@ def table_4_1() -> Table:
         "beam CRF": "beam-crf",
         "beam-search optimization": "bso",
         SAMPLED: "soft-argmax-annealed",
+        FED: "fed-global",
+        TWICE: "more-more-ce",
     }
     rows = {
         **before.rows,
         **{name: of_search("ccg-uni", run, "accuracy") for name, run in arms.items()},
-        RAW: raw_row("ccg-uni", "accuracy"),
+        RAW: raw_row("ccg-uni/ce", "accuracy"),
+        f"{MORE}, raw scores": raw_row("ccg-uni/more-ce", "accuracy"),
+        f"{SAMPLED}, raw scores": raw_row("ccg-uni/soft-argmax-annealed", "accuracy"),
     }
     claims = [
         claim("global direct loss beats as much more cross-entropy", BEAM, GLOBALLY, MORE),
@@ -161,6 +172,10 @@ def table_4_1() -> Table:
             SAMPLED,
             MORE,
         ),
+        claim("global direct loss after own predictions beats cross-entropy", BEAM, FED, TWICE),
+        claim("global direct loss after own predictions beats raw scores", BEAM, FED, RAW),
+        claim("it beats global direct loss alone", BEAM, FED, GLOBALLY),
+        claim("it beats raw scores of its start", BEAM, FED, f"{SAMPLED}, raw scores"),
         claim("direct loss beats the beam CRF", BEAM, BEST_LOSS, "beam CRF"),
         claim("the soft hinge beats the hard one", BEAM, tables.HINGE, "hinge, hard"),
     ]
@@ -188,7 +203,7 @@ def table_4_2() -> Table:
     rows = {
         **before.rows,
         **{name: of_search("ner", run, "f1") for name, run in ARMS.items()},
-        RAW: raw_row("ner", "f1"),
+        RAW: raw_row("ner/ce", "f1"),
         **other,
     }
     germ = "germeval, {}".format
@@ -356,7 +371,9 @@ def tuning() -> Table:
                 "dev greedy" if "argmax" in name else "dev beam",
                 "accuracy",
             )
-            for multiple in MULTIPLES
+            if multiple in multiples(name)
+            else nothing(f"{TUNED}/{name}@1")
+            for multiple in sorted({*MULTIPLES, *FURTHER.values()})
         }
         for name in FAMILIES
     }
