@@ -64,7 +64,6 @@ def own_log_probabilities(mlm: MaskedLM, tokens: Tensor) -> Tensor:
         each = text.expand(len(text), -1)
         masked = torch.eye(len(text), dtype=torch.bool)
         logits = mlm.logits(each, masked, torch.zeros(len(text), dtype=torch.long))
-        logits = logits.masked_fill(~mlm.allowed.to(logits.device), float("-inf"))
         rows.append(logits.log_softmax(-1).gather(-1, text[:, None])[:, 0])
     return torch.stack(rows)
 
