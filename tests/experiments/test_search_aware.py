@@ -149,6 +149,33 @@ def test_finished_runs_are_kept(out, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_table_of_what_is_finished_runs_nothing_and_leaves_out_the_rest(out, tmp_path, capsys):
+    order = Order(folder=tmp_path, seeds=[1, 2], preset="tiny", quiet=True)
+    whole = make("table-5.3", replace(order, folder=out))
+    for part in ("results", "sentences"):
+        shutil.copytree(out / part, tmp_path / part)
+    result_path(training("tiny", "ccg-uni/sn-local", 2), tmp_path).unlink()
+    left = make("table-5.3", replace(order, finished=True))
+    assert not (tmp_path / "runs").exists()
+    assert "23 of 24 runs are finished" in left["text"]
+    row = left["rows"]["locally normalized"]
+    assert row["unidirectional"] == [None, None] and None not in row["bidirectional"]
+    same = {name for name, row in whole["rows"].items() if left["rows"][name] == row}
+    assert same == set(whole["rows"]) - {"locally normalized"}
+    claims = {c["claim"]: c["effect"] for c in left["claims"]}
+    every = {c["claim"]: c["effect"] for c in whole["claims"]}
+    gone = {
+        "unidirectional: global training beats local training",
+        "unidirectional: local training improves on its start",
+    }
+    assert claims == {name: effect for name, effect in every.items() if name not in gone}
+    assert len(every) == len(claims) + 2
+    words = ["reproduce", "table-6.1", "--finished", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "--finished table-6.1: is for tables of trained runs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_results_tell_all_without_the_runs_and_a_lost_start_is_trained_again(out, tmp_path):
     """What is committed of a folder: results and sentences, without weights and outputs."""
     order = Order(folder=tmp_path / "kept", seeds=[1, 2], preset="tiny", quiet=True)

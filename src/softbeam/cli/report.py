@@ -143,6 +143,11 @@ def reproduce(words: list[str]) -> int:
         help="run nothing: print the cells of tables 3.1 to 5.6, which are done, and how long the "
         "others may take",
     )
+    command.add_argument(
+        "--finished",
+        action="store_true",
+        help="run nothing: show the rows and claims of tables 3.1 to 5.6 whose runs are finished",
+    )
     seeds = "number of seeds; if not given, 3, 5 for table-6.1 and figure-6.1, the plan's for full"
     command.add_argument("--seeds", type=int | None, default=None, help=seeds)
     worker_arguments(command, jobs=None)
@@ -185,13 +190,13 @@ def reproduce(words: list[str]) -> int:
         "arm": parsed.arm,
         "judge": Path(parsed.judge) if parsed.judge else None,
     }
-    names = ("preset", "seeds", "distinct", "start", "quiet", "accept_changed_inputs")
+    names = ("preset", "seeds", "distinct", "start", "quiet", "finished", "accept_changed_inputs")
     knobs = {name: parsed[name] for name in names}
     if parsed.jobs is None:
         parsed.jobs = 1 if parsed.cluster is not None else os.cpu_count() or 1
     knobs["workers"] = workers_of(parsed)
     out, started, records = Path(parsed.out), time.monotonic(), []
-    if parsed.what == ALL:
+    if parsed.what == ALL and not parsed.finished:
         shared = ("preset", "seeds", "workers", "quiet", "accept_changed_inputs")
         prepare(out=out, **knobs_of_models, **{name: knobs[name] for name in shared})
     for what in targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]:

@@ -34,6 +34,7 @@ class Order:
         judge: a left-to-right run that scores texts (low-energy-texts); None trains one.
         part: the folder of records below the folder of results; None for that folder itself.
         start: the first texts of chains: all positions predicted at once, or random tokens.
+        finished: whether only finished runs are shown, and none is run (Tables 3.1 to 5.6).
         accept_changed_inputs: go on also if data or weights have changed since results were made.
     """
 
@@ -48,6 +49,7 @@ class Order:
     judge: Path | None = None
     part: str | None = None
     start: Literal["greedy", "random"] = "greedy"
+    finished: bool = False
     accept_changed_inputs: bool = False
 
     @property

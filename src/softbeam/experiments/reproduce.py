@@ -224,10 +224,15 @@ def listed(what: str, *, preset: str, out: Path, seeds: int | None) -> str:
     tables = [w for w in targets_of(preset) if w in TRAINED] if what == ALL else [what]
     for name in tables:
         check(name, preset, seeds, out)
-        if name not in TRAINED:
-            raise UserError(f"--list {name}: is for tables of trained runs, {', '.join(TRAINED)}")
+        check_trained("--list", name)
     numbers = first_seeds(repetitions(tables[0], seeds, preset))
     return estimates.listed(tables, Order(folder=out, seeds=numbers, preset=preset))
+
+
+def check_trained(flag: str, what: str) -> None:
+    """Raises UserError if a target is not a table of trained runs, which a flag is for."""
+    if what not in TRAINED:
+        raise UserError(f"{flag} {what}: is for tables of trained runs, {', '.join(TRAINED)}")
 
 
 def family_of(what: str) -> Family:
@@ -247,6 +252,7 @@ def reproduce(
     judge: Path | None = None,
     start: Literal["greedy", "random"] = "greedy",
     quiet: bool = False,
+    finished: bool = False,
     accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Compute a table or figure, and write `WHAT.json` and `WHAT.txt`; returns the record.
@@ -270,9 +276,12 @@ def reproduce(
         judge: a left-to-right run that scores texts (low-energy-texts).
         start: the first texts of chains.
         quiet: print no progress.
+        finished: run nothing; show the rows and claims whose runs are finished (Tables 3.1 to 5.6).
         accept_changed_inputs: go on also if data or weights have changed.
     """
     check(what, preset, seeds, out, models, arm, judge)
+    if finished:
+        check_trained("--finished", what)
     torch.set_num_threads(1)
     count = len(models) if len(models) > 1 else repetitions(what, seeds, preset, arm)
     began, numbers = environment(), first_seeds(count)
@@ -288,6 +297,7 @@ def reproduce(
         part=arm,
         judge=judge,
         start=start,
+        finished=finished,
         accept_changed_inputs=accept_changed_inputs,
     )
     shown = order.shown

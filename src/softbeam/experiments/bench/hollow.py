@@ -99,7 +99,8 @@ def run(
     long = [text for text in read_sequences(texts) if len(text) == time]
     if len(long) < max(chains, scored):
         raise UserError(f"--texts {texts}: {len(long)} texts of {time} tokens are too few")
-    tokens, rows = models["plain"].encode(long).tokens, {}
+    tokens = models["plain"].encode(long).tokens
+    rows: dict[str, dict[str, Any]] = {}
     scores = {
         name: own_log_probabilities(mlm, tokens[:scored]).flatten() for name, mlm in models.items()
     }

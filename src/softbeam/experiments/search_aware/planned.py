@@ -64,6 +64,7 @@ FURTHER = {  # tried where the best of these stood at an end
     "direct-annealed": 0.25,
     "global": 0.25,
     "beam-crf": 4.0,
+    "bso": 4.0,
 }
 TUNED = "ccg-uni"  # the group that they are tried on
 FAMILIES = {  # the run that is tried, and the beginnings of the names of those that follow it
@@ -79,7 +80,14 @@ FAMILIES = {  # the run that is tried, and the beginnings of the names of those 
 
 # Chosen on dev with seed 1, by `softbeam reproduce tuning penalties --preset full`, before the rest
 PENALTY = {"ccg-uni": 0.01, "ccg-bi": 0.01, "mt": 0.03}
-MULTIPLE: dict[str, float] = {}  # by family, where it is not 1
+MULTIPLE = {  # by family, where it is not 1
+    "more-ce": 0.5,
+    "hard-argmax": 2.0,
+    "soft-argmax-annealed": 4.0,
+    "direct-annealed": 0.5,
+    "global": 0.5,
+    "beam-crf": 2.0,
+}
 
 
 def groups() -> dict[str, Group]:

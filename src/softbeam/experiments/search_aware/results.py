@@ -24,7 +24,7 @@ from softbeam.experiments.search_aware.presets import runs, tables_of
 from softbeam.experiments.search_aware.tables import Claim, Table, Value, signed_sum
 from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged, with_holm
-from softbeam.runtime.cells import Result, records, result_path
+from softbeam.runtime.cells import Result, read_result, records, result_path
 from softbeam.runtime.grid import run_grid
 from softbeam.training.kinds import Problems, Scored, kind_of
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
@@ -34,23 +34,33 @@ Done = Mapping[Training, Result]
 
 
 def make(what: str, order: Order) -> dict[str, Any]:
-    """Train a table's runs, or find them trained; returns its rows, its verdicts and its text."""
+    """Train a table's runs, or find them trained; returns its rows, its verdicts and its text.
+
+    If only finished runs are asked for, figures and claims that need others are left out.
+    """
     table = tables_of(order.preset)[what]()
-    done = finish([what], order)
+    done, cells = (found if order.finished else finish)([what], order), cells_of([what], order)
     judge = Judge(done, order.preset, order.seeds, order.folder)
     rows = {
         name: {column: judge.figures(value) for column, value in row.items()}
         for name, row in table.rows.items()
+        if any(value.path and judge.has(value) for value in row.values())
     }
-    claims = with_holm(judge.verdict(claim, table) for claim in table.claims)
+    known = [c for c in table.claims if all(judge.has(table.value(place)) for place in c.places)]
+    claims = with_holm(judge.verdict(claim, table) for claim in known)
     plan = f", {PLAN}" if order.preset == FULL else ""
     title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset}{plan})"
-    shown = table_text(rows, table.published, table.digits)
+    if len(done) < len(cells):
+        title += (
+            f"; {len(done)} of {len(cells)} runs are finished, and what needs others is left out"
+        )
+    published = {name: row for name, row in table.published.items() if name in rows}
+    shown = table_text(rows, published, table.digits) if rows else "no row is finished"
     return {
         "title": table.title,
         "repeated": "seeds",
         "rows": rows,
-        "published": dict(table.published),
+        "published": published,
         "digits": dict(table.digits),
         "claims": claims,
         "cells": records(done.items(), order.folder),
@@ -71,6 +81,12 @@ def finish(tables: Sequence[str], order: Order) -> Done:
         order.check_runs({c.folder(order.folder): c.config(order.folder) for c in part})
         order.results(part, compute, title)
     return dict(zip(cells, run_grid(cells, compute, order.folder, quiet=True), strict=True))
+
+
+def found(tables: Sequence[str], order: Order) -> Done:
+    """The finished ones of the runs of some tables."""
+    results = ((cell, read_result(cell, order.folder)) for cell in cells_of(tables, order))
+    return {cell: result for cell, result in results if result is not None}
 
 
 def cells_of(tables: Sequence[str], order: Order) -> list[Training]:
@@ -96,9 +112,13 @@ class Judge:
     seeds: Sequence[int]
     folder: Path
 
+    def has(self, value: Value) -> bool:
+        """Whether the runs behind a value are finished for all seeds, if it has a figure."""
+        return not value.path or all(cell in self.done for cell in self.cells(value.run))
+
     def figures(self, value: Value) -> list[float | None]:
         """A value of the table for every seed."""
-        if not value.path:
+        if not value.path or not self.has(value):
             return [None for _ in self.seeds]
         return [at(self.done[cell], value.path) for cell in self.cells(value.run)]
 
