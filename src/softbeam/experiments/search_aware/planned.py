@@ -87,6 +87,7 @@ MULTIPLE = {  # by family, where it is not 1
     "direct-annealed": 0.5,
     "global": 0.5,
     "beam-crf": 2.0,
+    "bso": 4.0,
 }
 
 
