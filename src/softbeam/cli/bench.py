@@ -132,6 +132,7 @@ BENCHES = {
             "chains": Option(int, 2, "texts that chains start from"),
             "steps": Option(int, 2560, "proposals of a chain"),
             "scored": Option(int, 50, "texts whose tokens are scored"),
+            "temperature": Option(float, 1.0, "of the target and of the proposals"),
         },
     ),
 }

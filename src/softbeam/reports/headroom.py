@@ -82,8 +82,9 @@ def advice(figures: Mapping[str, Any], *, sees_past: bool, ends: bool) -> str:
         return "few outputs are lost by the search: more cross-entropy first, then compare"
     if gap >= LARGE and sees_past:
         return (
-            f"own errors cost {gap:.1f} points: direct-loss (also with normalize false) can help "
-            "with a beam, scheduled-sampling with greedy search; try raw scores first"
+            f"own errors cost {gap:.1f} points: try raw scores first; with a beam of them "
+            "beam-search-optimization can help, or direct-loss with normalize false; "
+            "scheduled-sampling with greedy search"
         )
     if gap >= LARGE:
         cure = "direct-loss with cross_entropy and finish" if ends else "direct-loss"

@@ -32,11 +32,15 @@ BURN_IN = 0.1  # of the steps
 
 
 def chain_figures(
-    mlm: MaskedLM, tokens: Int[Tensor, "chain time"], *, steps: int, seed: int = 1
+    mlm: MaskedLM, tokens: Int[Tensor, "chain time"], *, steps: int, temperature: float, seed: int
 ) -> dict[str, float]:
     """Run a chain from each text; returns rates, rows, times and effective sample sizes."""
     counted = CountedMlm(mlm)
-    kernel = fast_metropolis_hastings(LocalEnergy(counted), MaskedConditionals(counted))
+    kernel = fast_metropolis_hastings(
+        LocalEnergy(counted),
+        MaskedConditionals(counted, temperature=temperature),
+        temperature=temperature,
+    )
     rng, energies, moved = torch.Generator().manual_seed(seed), [], 0
     state = kernel.init(tokens)
     rows, started = counted.rows, process_time()
@@ -77,6 +81,7 @@ def run(
     chains: int = 2,
     steps: int = 2560,
     scored: int = 50,
+    temperature: float = 1.0,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Compare a hollow model with a plain one.
@@ -89,6 +94,7 @@ def run(
         chains: texts that chains start from.
         steps: proposals of a chain.
         scored: texts whose tokens are scored.
+        temperature: of the target and of the proposals; chains of sharp models mix slowly at 1.
         progress: called with lines of text as they are known.
     """
     models = {"plain": loaded(plain), "hollow": loaded(hollow)}
@@ -109,7 +115,7 @@ def run(
             "form": name,
             "parameters": sum(p.numel() for p in mlm.model.parameters()),
             "nats": -float(scores[name].mean()),
-            **chain_figures(mlm, tokens[:chains], steps=steps),
+            **chain_figures(mlm, tokens[:chains], steps=steps, temperature=temperature, seed=1),
         }
         progress("  ".join(f"{key} {show(value)}" for key, value in rows[name].items()))
     found = {
@@ -122,7 +128,13 @@ def run(
         f"{found['nats_ratio']:.3f}; correlation of log-probabilities {found['correlation']:.3f}"
     )
     sizes = {"time": time, "chains": chains, "steps": steps, "scored": scored}
-    return {"bench": "hollow", **sizes, "rows": list(rows.values()), **found}
+    return {
+        "bench": "hollow",
+        **sizes,
+        "temperature": temperature,
+        "rows": list(rows.values()),
+        **found,
+    }
 
 
 def loaded(folder: str) -> TrainedMlm:
