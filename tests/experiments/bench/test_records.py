@@ -34,6 +34,13 @@ def test_a_figure_is_called_quiet_only_if_it_was(monkeypatch, others, said):
     assert record["command"] == "softbeam bench train --repeats 1"
 
 
+def test_a_record_stays_in_its_folder_whatever_paths_are_measured(tmp_path):
+    command = "softbeam bench hollow --plain /models/plain --texts ../dev.txt"
+    path = records.write_record({"command": command, "found": 1}, tmp_path / "records")
+    assert path == tmp_path / "records" / "hollow-plain-plain-texts-dev.txt.json"
+    assert json.loads(path.read_text())["found"] == 1
+
+
 class Finished(io.StringIO):
     """A process that has printed its figures."""
 

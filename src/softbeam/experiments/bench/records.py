@@ -75,8 +75,11 @@ def verdict(record: dict[str, Any]) -> str:
 
 
 def write_record(record: dict[str, Any], folder: Path) -> Path:
-    """Write a record to a file that is named by its benchmark and its flags."""
-    words = record["command"].split()[2:]
+    """Write a record to a file that is named by its benchmark and its flags.
+
+    Of a path among the flags, the name has the last part.
+    """
+    words = (Path(word).name for word in record["command"].split()[2:])
     path = folder / ("-".join(word.lstrip("-") for word in words) + ".json")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(record, indent=1) + "\n")
