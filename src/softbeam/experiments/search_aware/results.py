@@ -48,16 +48,17 @@ def make(what: str, order: Order) -> dict[str, Any]:
     }
     known = [c for c in table.claims if all(judge.has(table.value(place)) for place in c.places)]
     claims = with_holm(judge.verdict(claim, table) for claim in known)
-    plan = f", {PLAN}" if order.preset == FULL else ""
-    title = f"{what}: {table.title}; mean of {len(order.seeds)} seeds (preset {order.preset}{plan})"
+    about = table.title
     if len(done) < len(cells):
-        title += (
+        about += (
             f"; {len(done)} of {len(cells)} runs are finished, and what needs others is left out"
         )
+    plan = f", {PLAN}" if order.preset == FULL else ""
+    title = f"{what}: {about}; mean of {len(order.seeds)} seeds (preset {order.preset}{plan})"
     published = {name: row for name, row in table.published.items() if name in rows}
     shown = table_text(rows, published, table.digits) if rows else "no row is finished"
     return {
-        "title": table.title,
+        "title": about,
         "repeated": "seeds",
         "rows": rows,
         "published": published,
