@@ -225,6 +225,8 @@ def normalization_runs(name: str, group: Group, local: DirectLoss) -> dict[str, 
     if name == "ccg-bi":  # chosen on dev after the plan: without dropout it learns gold by heart
         dropped = BeamSearchOptimization(k=4, search_dropout="independent")
         planned["bso-dropout"] = raw("ce", dropped)
+        # Four times the family's rate, which was tuned with the other encoder
+        planned["more-ce-tuned"] = group.then("ce", CrossEntropy(), slower=0.25)
     if name == "ccg-uni":
         planned |= {  # third stages: after own predictions were fed, and the control
             "fed-global": raw("soft-argmax-annealed", everywhere),
