@@ -170,6 +170,10 @@ def test_a_table_of_what_is_finished_runs_nothing_and_leaves_out_the_rest(out, t
     }
     assert claims == {name: effect for name, effect in every.items() if name not in gone}
     assert len(every) == len(claims) + 2
+    out_of = ["--preset", "tiny", "--seeds", "2", "--quiet", "--out", str(tmp_path)]
+    assert main(["reproduce", "all", "--finished", *out_of]) == 0
+    shown = capsys.readouterr().out
+    assert "23 of 24 runs" in shown and "table-5.6" in shown and not (tmp_path / "runs").exists()
     words = ["reproduce", "table-6.1", "--finished", "--out", str(tmp_path)]
     assert main(words) == 2
     assert "--finished table-6.1: is for tables of trained runs" in capsys.readouterr().err

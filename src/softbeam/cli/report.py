@@ -123,6 +123,7 @@ def reproduce(words: list[str]) -> int:
         ARMS,
         PRESETS,
         TARGETS,
+        TRAINED,
         listed,
         prepare,
         reproduce as run,
@@ -199,7 +200,10 @@ def reproduce(words: list[str]) -> int:
     if parsed.what == ALL and not parsed.finished:
         shared = ("preset", "seeds", "workers", "quiet", "accept_changed_inputs")
         prepare(out=out, **knobs_of_models, **{name: knobs[name] for name in shared})
-    for what in targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]:
+    targets = targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]
+    if parsed.finished and parsed.what == ALL:
+        targets = [what for what in targets if what in TRAINED]
+    for what in targets:
         records.append(run(what, out=out, **knobs_of_models, **knobs))
         print(records[-1]["text"], flush=True)
         if parsed.json:
