@@ -200,10 +200,10 @@ def reproduce(words: list[str]) -> int:
     if parsed.what == ALL and not parsed.finished:
         shared = ("preset", "seeds", "workers", "quiet", "accept_changed_inputs")
         prepare(out=out, **knobs_of_models, **{name: knobs[name] for name in shared})
-    targets = targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]
+    wanted = targets_of(parsed.preset) if parsed.what == ALL else [parsed.what]
     if parsed.finished and parsed.what == ALL:
-        targets = [what for what in targets if what in TRAINED]
-    for what in targets:
+        wanted = [what for what in wanted if what in TRAINED]
+    for what in wanted:
         records.append(run(what, out=out, **knobs_of_models, **knobs))
         print(records[-1]["text"], flush=True)
         if parsed.json:
