@@ -21,6 +21,7 @@ from softbeam.experiments.identities import identity
 from softbeam.experiments.search_aware.planned import FULL
 from softbeam.experiments.search_aware.planned_tables import BEAMS
 from softbeam.experiments.search_aware.presets import runs
+from softbeam.reports.headroom import headroom
 from softbeam.runtime.cells import Result, key, read_result
 from softbeam.runtime.files import write_atomic, write_text
 from softbeam.training.config import RunConfig
@@ -124,7 +125,10 @@ def searches(cell: Training, kind: Kind, config: RunConfig, alpha: float | None)
 
 
 def compute(cell: Training, out: Path) -> Result:
-    """Train a cell's run, or find it trained, and decode dev and test with every search."""
+    """Train a cell's run, or find it trained, and decode dev and test with every search.
+
+    Starts of the preset `full` are also measured for what training for the search could gain.
+    """
     config, folder = cell.config(out), cell.folder(out)
     summary = train(config, folder, quiet=True, resume=True)
     loaded = load_run(folder)
@@ -140,6 +144,7 @@ def compute(cell: Training, out: Path) -> Result:
             values, outputs = evaluate_outputs(loaded.model, examples, kind, loaded.codecs, search)
             if "sequence_error_rate" in values:
                 values["word_accuracy"] = 100 - values["sequence_error_rate"]
+                values["token_accuracy"] = 100 - values["token_error_rate"]
             scored = kind.per_sentence(references, outputs)
             decodes[f"{split} {name}"] = values
             sentences[f"{split} {name}"] = scored.metric, list(scored.scores)
@@ -149,7 +154,10 @@ def compute(cell: Training, out: Path) -> Result:
     normalizers = {
         name: log_z(loaded.model, encode(part, loaded.codecs)) for name, part in parts.items()
     }
-    return {"decodes": decodes, "log_z": normalizers, "seconds": summary["seconds"]}
+    result = {"decodes": decodes, "log_z": normalizers, "seconds": summary["seconds"]}
+    if cell.preset == FULL and cell.start is None:
+        result["headroom"] = headroom(loaded, "dev", sentences=len(parts["dev"]))
+    return result
 
 
 def decoded(preset: str, corpus: Corpus, split: str) -> list[Example]:
