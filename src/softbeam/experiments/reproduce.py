@@ -48,6 +48,7 @@ PLANNED = {  # only with the preset full
     "tuning": "dev figures of learning rates, before the tables (preset full)",
     "penalties": "dev figures of self-normalized starts, before the tables (preset full)",
     "beam-sizes": "letters to phonemes by the size of the beam (preset full)",
+    "gains": "gains of every task, beside the gap that training could close (preset full)",
 }
 BEFORE = ("tuning", "penalties")  # what settings are chosen by, with one seed
 DRAWN = {"figure-3.1": "the surface of a loss through argmax, and its relaxations"}
