@@ -9,6 +9,9 @@ from softbeam.cli.parser import parser
 from softbeam.cli.runs import parse_search, search_arguments
 from softbeam.cli.train import parse_run
 from softbeam.errors import UserError
+from softbeam.objectives.likelihood import CrossEntropy
+from softbeam.objectives.soft_beam import DirectLoss, SoftHinge
+from softbeam.schedules import Constant
 from softbeam.training.config import RunConfig, from_text, to_json, to_yaml
 from softbeam.training.recipes import masked_g2p
 from softbeam.training.searches import (
@@ -137,3 +140,14 @@ def test_the_short_beam_is_that_of_training_and_of_selection(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["train", *words, "--print_config"])
     assert capsys.readouterr().out.count("k: 5\n") == 2
+
+
+def test_a_beam_may_come_before_the_objective_and_with_one_that_has_none():
+    local = parse_run("train", ["ccg", "--beam", "5", "--objective", "direct-loss"])[0]
+    assert local.finetune.objective == DirectLoss(k=5) and local.select == Beam(k=5)
+    plain = parse_run("train", ["ccg", "--beam", "5", "--objective", "cross-entropy"])[0]
+    assert plain.finetune.objective == CrossEntropy() and plain.select == Beam(k=5)
+    alpha = "--finetune.objective.alpha"
+    words = [f"{alpha}.value", "4", alpha, "Constant", "--objective", "direct-loss"]
+    made = parse_run("train", ["ccg", *words, "--objective", "soft-hinge"])[0].finetune.objective
+    assert made == SoftHinge(alpha=Constant(value=4.0))

@@ -1,4 +1,4 @@
-"""Flags of `train` that follow from others: the search that scores dev fits the objective."""
+"""Flags of `train` that follow from others, and their order: dev is searched as in training."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -47,23 +47,40 @@ def implied_search(words: list[str], files: list[str], recipe: Any) -> list[str]
 
 
 def without_objective(words: list[str], files: list[str], recipe: Any) -> list[str]:
-    """Give --beam to the search on dev if there is no objective that has a beam.
+    """Give --beam to the search on dev if there is no objective, or one without a beam.
 
     Raises UserError if another setting of an objective is given without an objective.
     """
     given = dict(options(words))
-    named = given.get(OBJECTIVE) or recipe.finetune.objective
-    if named or any((settings_in(path, "finetune") or {}).get("objective") for path in files):
-        return words
+    named = given.get(OBJECTIVE) or type_name(recipe.finetune.objective)
+    in_files = any((settings_in(path, "finetune") or {}).get("objective") for path in files)
     beam = f"{OBJECTIVE}.k"
     for flag in given:
-        if flag.startswith(f"{OBJECTIVE}.") and flag != beam:
+        if flag.startswith(f"{OBJECTIVE}.") and flag != beam and not (named or in_files):
             raise UserError(f"{flag} {given[flag]}: give the objective too, --objective NAME")
-    if beam not in given:
+    plain = {o.__name__ for o in OBJECTIVES if "k" not in {f.name for f in fields(o)}}
+    if beam not in given or (named not in plain if named else in_files):
         return words
     pairs = zip(["", *words], words, strict=False)
     rest = [word for before, word in pairs if beam not in (before, word)]
     return ["--select", Beam.__name__, *rest, "--select.k", given[beam]]
+
+
+def classes_first(words: list[str]) -> list[str]:
+    """Put a flag that chooses a class before the flags of its fields, which the parser expects."""
+    ordered = [*words]
+    for flag, value in options(words):
+        nested = [i for i, word in enumerate(ordered) if word.startswith(f"{flag}.")]
+        pairs = [*zip(ordered, ordered[1:], strict=False)]
+        if nested and (flag, value) in pairs and nested[0] < (at := pairs.index((flag, value))):
+            del ordered[at : at + 2]
+            ordered[nested[0] : nested[0]] = [flag, value]
+    return ordered
+
+
+def type_name(objective: object | None) -> str | None:
+    """Return the name of an objective's class; None if there is no objective."""
+    return None if objective is None else type(objective).__name__
 
 
 def settings_in(path: str, name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from softbeam._lazy import lazy
 from softbeam.cli import ladder, train_mlm
 from softbeam.cli.help_pages import COMPARE_HELP, SWEEP_HELP
-from softbeam.cli.implied import implied_search, same_beam, without_objective
+from softbeam.cli.implied import classes_first, implied_search, same_beam, without_objective
 from softbeam.cli.parser import (
     Parser,
     accept_argument,
@@ -274,7 +274,7 @@ def parse_run(command: str, words: list[str]) -> tuple[Any, Any]:
     for flag, value in options(kept):  # the parser opens files in place of nested settings
         if os.path.exists(value) and not (os.path.isfile(value) or os.path.isdir(value)):
             raise UserError(f"{flag} {value}: it is not a regular file")
-    kept = class_names(kept)
+    kept = classes_first(class_names(kept))
     try:
         kept = without_objective(kept, given, recipe)
         kept = implied_search(kept, given, recipe) if begun is None else kept

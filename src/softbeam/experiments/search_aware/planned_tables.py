@@ -395,8 +395,8 @@ def beam_sizes() -> Table:
 def gains() -> Table:
     """What training for the search gains on every task, beside the gap that it could close.
 
-    Quality is accuracy of tags, F1 of entities, accuracy of phonemes, and BLEU. The gap is measured on
-    dev, the others on test.
+    Quality is accuracy of tags, F1 of entities, accuracy of phonemes, and BLEU. The gap is measured
+    on dev, the others on test.
     """
     alike = {"own": "soft-argmax-annealed", "local": "direct-annealed", "more": "more-ce"}
     arms = {
@@ -433,7 +433,7 @@ def gains() -> Table:
         }
 
     return Table(
-        title="gains on every task, test, beside the gap between gold-fed and own-fed accuracy, dev",
+        title="gains on every task, test, beside the gap of gold-fed and own-fed accuracy, dev",
         rows={name: row(*given) for name, given in arms.items()},
     )
 
