@@ -47,6 +47,18 @@ def test_a_cell_whose_file_is_gone_runs_again_and_no_other(tmp_path):
     assert ran(tmp_path) == [0, 1, 2, 3, 2]
 
 
+def test_a_cell_that_runs_again_keeps_its_file_until_then(tmp_path):
+    """A grid that is killed before it gets there has lost nothing."""
+
+    def careful(cell, folder):
+        assert cell == CELLS[1] and read_result(cell, folder) == {"square": 1}
+        return {"square": -1}
+
+    run_grid(CELLS, square, tmp_path, quiet=True)
+    found = run_grid(CELLS, careful, tmp_path, again=[CELLS[1]], quiet=True)
+    assert [one["square"] for one in found] == [0, -1, 4, 9]
+
+
 def test_the_same_cell_twice_is_run_once(tmp_path):
     assert len(run_grid([Cell(x=2), Cell(x=2)], square, tmp_path, quiet=True)) == 2
     assert ran(tmp_path) == [2]

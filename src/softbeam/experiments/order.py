@@ -1,6 +1,6 @@
 """How a table or figure is to be reproduced, and the grid that its cells are run on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -57,10 +57,21 @@ class Order:
         """Where tables and figures are written."""
         return self.folder if self.part is None else self.folder / self.part
 
-    def results(self, cells: Sequence[C], work: Work[C], title: str) -> list[Result]:
-        """The results of cells, in their order; cells without a result in the folder are run."""
+    def results(
+        self, cells: Sequence[C], work: Work[C], title: str, *, again: Container[C] = ()
+    ) -> list[Result]:
+        """The results of cells, in their order; those without one in the folder are run.
+
+        Those of `again` are run even if they have one.
+        """
         return run_grid(
-            cells, work, self.folder, workers=self.workers, title=title, quiet=self.quiet
+            cells,
+            work,
+            self.folder,
+            workers=self.workers,
+            again=again,
+            title=title,
+            quiet=self.quiet,
         )
 
     def check_runs(self, runs: Mapping[Path, RunConfig]) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -105,6 +105,7 @@ def run_grid(
     folder: Path,
     *,
     workers: Workers = ALONE,
+    again: Container[C] = (),
     title: str = "cells",
     quiet: bool = False,
 ) -> list[Result]:
@@ -112,7 +113,7 @@ def run_grid(
 
     The arguments are those of `compute_grid`.
     """
-    compute_grid(cells, run, folder, workers=workers, title=title, quiet=quiet)
+    compute_grid(cells, run, folder, workers=workers, again=again, title=title, quiet=quiet)
     results = [read_result(cell, folder) for cell in cells]
     return [result for result in results if result is not None]
 
@@ -123,6 +124,7 @@ def compute_grid(
     folder: Path,
     *,
     workers: Workers = ALONE,
+    again: Container[C] = (),
     title: str = "cells",
     quiet: bool = False,
 ) -> None:
@@ -133,10 +135,12 @@ def compute_grid(
         run: computes a cell; other processes need a function at the top of a module.
         folder: the grid's folder, with a file `results/KEY.json` for each finished cell.
         workers: the processes that compute cells.
+        again: cells that are computed even if they have a file, which is then replaced.
         title: what the progress line begins with.
         quiet: show no progress.
     """
-    missing = list({key(c): c for c in cells if read_result(c, folder) is None}.values())
+    wanted = [c for c in cells if c in again or read_result(c, folder) is None]
+    missing = list({key(c): c for c in wanted}.values())
     with Progress(title, len(cells), quiet=quiet) as progress:
         progress.skip(len(cells) - len(missing))
         if workers.cluster is not None and missing:

@@ -24,7 +24,7 @@ from softbeam.experiments.search_aware.presets import runs, tables_of
 from softbeam.experiments.search_aware.tables import Claim, Table, Value, signed_sum
 from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged, with_holm
-from softbeam.runtime.cells import Result, read_result, records, result_path
+from softbeam.runtime.cells import Result, read_result, records
 from softbeam.runtime.grid import run_grid
 from softbeam.training.kinds import Problems, Scored, kind_of
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
@@ -73,14 +73,14 @@ def finish(tables: Sequence[str], order: Order) -> Done:
     """Train the runs of some tables, or find them trained; starts before what needs them.
 
     A start is trained again if its weights were deleted and something is still to start from them.
+    Its earlier result stays until then.
     """
     cells = cells_of(tables, order)
     title = tables[0] if len(tables) == 1 else "training"
-    for start in lost_starts(cells, order.folder):
-        result_path(start, order.folder).unlink(missing_ok=True)
+    lost = lost_starts(cells, order.folder)
     for part in with_starts(cells):
         order.check_runs({c.folder(order.folder): c.config(order.folder) for c in part})
-        order.results(part, compute, title)
+        order.results(part, compute, title, again=lost)
     return dict(zip(cells, run_grid(cells, compute, order.folder, quiet=True), strict=True))
 
 
