@@ -1,4 +1,4 @@
-"""Draw what training for the search gains, by the gap that it could close, out of a committed table.
+"""Draw what training for the search gains, by the gap that it could close, from a committed table.
 
 `python docs/gains_picture.py`
 """
@@ -24,7 +24,7 @@ Row = dict[str, list[float | None]]
 
 
 def gain(row: Row, column: str, control: str) -> float | None:
-    """Return the mean difference to the control over seeds; None if one of the two has no figure."""
+    """Return the mean difference to the control over seeds; None if one has no figure."""
     pairs = zip(row.get(column, []), row.get(control, []), strict=False)
     gaps = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     return mean(gaps) if gaps else None

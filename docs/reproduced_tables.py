@@ -9,6 +9,7 @@ from typing import Any
 from softbeam.experiments.reproduce import TARGETS
 from softbeam.reports.records import figures, place
 from softbeam.reports.tables import columns_of, pairs
+from softbeam.reports.verdicts import reason
 
 Record = Mapping[str, Any]
 
@@ -91,10 +92,10 @@ def verdicts(claims: Sequence[Any]) -> str:
         holm = f"{one['p_holm']:.2g}" if one.get("p_holm") is not None else ""
         verdict = one["verdict"] if one["verdict"] == "undecided" else f"**{one['verdict']}**"
         claim = f"{one['claim']} ({one['source']})" if one["source"] else one["claim"]
-        rows.append(
-            [verdict, claim, f"{one['effect']:.2f}", sure, p, holm, one["over"] or "", right]
-        )
+        effect, over = f"{one['effect']:.2f}", one["over"] or ""
+        rows.append([verdict, claim, effect, sure, p, holm, over, right, reason(one)])
     head = ["verdict", "claim", "effect", "95 %", "p", "Holm", "over", "repetitions that agree"]
+    head += ["why it is not simply reproduced"]
     return table(head, rows)
 
 

@@ -246,7 +246,7 @@ def test_a_reproduced_table_has_the_published_figures_beside_ours(tmp_path):
     assert "Accuracy; mean of 2 seeds." in lines
     assert "| b | 5.00 |  |" in lines
     shown = "| undecided | a beats b (Sec. 1) | 2.00 | -10.71 to 14.71 | 0.3 |  | repetitions |"
-    assert f"{shown} 2 of 2 |" in lines
+    assert f"{shown} 2 of 2 | the interval contains 0 |" in lines
     del record["published"]
     (tmp_path / "table-4.1.json").write_text(json.dumps(record))
     plain = loaded("reproduced_tables").page(tmp_path)

@@ -109,6 +109,20 @@ def test_tagging(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_own_files(data_dir, tmp_path, monkeypatch):
+    """With few sentences and epochs: the commands, and the lines by which one decides."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TREES", str(data_dir / "ccg_ud_english_ewt"))
+    short = {"train.conll 4000": "train.conll 80", "conll 600": "conll 30"}
+    short |= {"epochs 8": "epochs 1", "epochs 4": "epochs 1", "--seeds 1,2,3": "--seeds 1"}
+    ran = play("own_files.md", short)
+    assert "\nadvice: " in next(one.output for one in ran if "train tagging" in one.line)
+    (table,) = (one.output for one in ran if "compare tagging" in one.line)
+    assert re.search(r"^  bso +accuracy", table, re.M) and "\nbest: " in table
+    assert len(ran) == 6
+
+
+@pytest.mark.slow
 def test_sampling(real, tmp_path, monkeypatch):
     real("sapiens-vh")  # or a skip that says why
     monkeypatch.setenv("SOFTBEAM_CACHE", str(tmp_path / "cache"))

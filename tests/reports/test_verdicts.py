@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softbeam.reports.records import read_record, rounded, write_record
-from softbeam.reports.verdicts import claim_text, is_claim_text, judged, with_holm
+from softbeam.reports.verdicts import claim_text, is_claim_text, judged, reason, with_holm
 from softbeam.training.significance import sentence_gaps
 
 
@@ -37,6 +37,24 @@ def test_the_published_size_makes_two_verdicts_more():
     assert verdict(*none, published=3.0) == "published size excluded"
     assert verdict(-1.0, -1.1, -0.9, published=3.0) == "not reproduced"
     assert verdict(0.1, -0.1, 0.0, published=3.0, within=1.0) == "reproduced"
+
+
+def test_every_verdict_but_one_has_a_reason():
+    def why(*gaps: float, **options) -> str:
+        return reason(judged("a > b", gaps, **options))
+
+    small, none = (1.0, 1.1, 0.9), (0.1, -0.1, 0.05)
+    assert why(*small) == why(*small, published=1.2) == ""
+    assert why(*small, published=3.0) == "the interval is between 0 and the published 3"
+    assert why(*none) == why(*none, published=-9.0) == "the interval contains 0"
+    assert why(*none, published=0.2) == "the interval contains 0 and the published 0.2"
+    assert why(*none, published=3.0) == "the interval contains 0, and ends below the published 3"
+    assert why(-1.0, -1.1, -0.9) == "the interval is below 0"
+    assert why(0.9, 1.1, 1.0, within=1.0) == "the interval crosses the margin of 1"
+    assert why(2.0, 2.1, 1.9, within=1.0) == "the interval is beyond the margin"
+    assert why(1.0) == "a single repetition" and why(0.5, 0.5) == "no spread"
+    text = claim_text(judged("a > b", none))
+    assert text.endswith("right in 2 of 3, the interval contains 0")
 
 
 def test_what_has_no_spread_decides_nothing():

@@ -109,6 +109,32 @@ def verdict_of(interval: Sequence[float], within: float | None, published: float
     return "published size excluded" if smaller else "undecided"
 
 
+def reason(claim: Mapping[str, Any]) -> str:
+    """Say in one line why a judged claim is not simply reproduced; empty if it is.
+
+    Records of old have no published effect; then nothing is said of it.
+    """
+    within, published = claim["within"], claim.get("published")
+    size = "" if published is None else f"the published {published:.3g}"
+    if claim["interval"] is None or claim["repetitions"] == 1:
+        return "a single repetition"
+    low, high = claim["interval"]
+    if low == high:
+        return "no spread"
+    if claim["verdict"] == "undecided":
+        if within is not None:
+            return f"the interval crosses the margin of {within:g}"
+        both = f" and {size}" if published is not None and low <= published <= high else ""
+        return f"the interval contains 0{both}"
+    reasons = {
+        "reproduced": "",
+        "reproduced smaller": f"the interval is between 0 and {size}",
+        "not reproduced": f"the interval is {'below 0' if within is None else 'beyond the margin'}",
+        "published size excluded": f"the interval contains 0, and ends below {size}",
+    }
+    return reasons[claim["verdict"]]
+
+
 def with_holm(claims: Iterable[Judged]) -> list[Judged]:
     """Add the p-values that Holm's method gives for the claims of one table."""
     claims = list(claims)
@@ -136,6 +162,8 @@ def claim_text(judgement: Mapping[str, Any]) -> str:
         tested = f"over {judgement['over']}, p = {judgement['p']:.2g}{of_all}"
         parts.append(f"95 % {low:.3f} to {high:.3f} {tested}")
     parts.append(f"right in {judgement['right']} of {judgement['repetitions']}")
+    if why := reason(judgement):
+        parts.append(why)
     return f"{judgement['verdict'].upper():{WIDTH}}  {judgement['claim']}: {', '.join(parts)}"
 
 
