@@ -180,6 +180,23 @@ def test_a_table_of_what_is_finished_runs_nothing_and_leaves_out_the_rest(out, t
 
 
 @pytest.mark.slow
+def test_only_the_runs_that_are_named_are_trained(tmp_path, capsys):
+    """Also of all tables; what they start from is trained too, and nothing else."""
+    words = ["reproduce", "all", "--preset", "tiny", "--seeds", "1", "--quiet", "--jobs", "1"]
+    words += ["--out", str(tmp_path)]
+    assert main([*words, "--only", "ccg-uni/sn-*"]) == 0
+    shown = capsys.readouterr().out
+    trained = {path.parent.name for path in (tmp_path / "runs").glob("*/*/*")}
+    assert trained == {"sn", "sn-local", "sn-global"}
+    assert "table-5.3" in shown and "3 of 12 runs are finished" in shown
+    assert main([*words, "--only", "nothing"]) == 2
+    assert "--only nothing: no run has such a name; there are ner/" in capsys.readouterr().err
+    words[1] = "table-6.1"
+    assert main([*words, "--only", "ner/*"]) == 2
+    assert "--only table-6.1: is for tables of trained runs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_results_tell_all_without_the_runs_and_a_lost_start_is_trained_again(out, tmp_path):
     """What is committed of a folder: results and sentences, without weights and outputs."""
     order = Order(folder=tmp_path / "kept", seeds=[1, 2], preset="tiny", quiet=True)

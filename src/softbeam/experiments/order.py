@@ -35,6 +35,8 @@ class Order:
         part: the folder of records below the folder of results; None for that folder itself.
         start: the first texts of chains: all positions predicted at once, or random tokens.
         finished: whether only finished runs are shown, and none is run (Tables 3.1 to 5.6).
+        only: a pattern for the names of the runs that are trained, as "ner/*"; what is finished is
+            shown (Tables 3.1 to 5.6).
         accept_changed_inputs: go on also if data or weights have changed since results were made.
     """
 
@@ -50,6 +52,7 @@ class Order:
     part: str | None = None
     start: Literal["greedy", "random"] = "greedy"
     finished: bool = False
+    only: str = "*"
     accept_changed_inputs: bool = False
 
     @property

@@ -127,6 +127,7 @@ def prepare(
     models: Sequence[Path] = (),
     arm: str | None = None,
     judge: Path | None = None,
+    only: str = "*",
     quiet: bool,
     accept_changed_inputs: bool = False,
 ) -> None:
@@ -137,7 +138,7 @@ def prepare(
     for what in targets_of(preset):
         check(what, preset, seeds, out, models, arm, judge)
     torch.set_num_threads(1)
-    tables = [what for what in targets_of(preset) if what in TRAINING]
+    tables = [what for what in targets_of(preset) if what in TRAINED]
     numbers = first_seeds(repetitions(tables[0], seeds, preset))
     order = Order(
         folder=out,
@@ -145,6 +146,7 @@ def prepare(
         preset=preset,
         workers=workers,
         quiet=quiet,
+        only=only,
         accept_changed_inputs=accept_changed_inputs,
     )
     with grid_folder(out):
@@ -254,6 +256,7 @@ def reproduce(
     start: Literal["greedy", "random"] = "greedy",
     quiet: bool = False,
     finished: bool = False,
+    only: str = "*",
     accept_changed_inputs: bool = False,
 ) -> dict[str, Any]:
     """Compute a table or figure, and write `WHAT.json` and `WHAT.txt`; returns the record.
@@ -278,11 +281,14 @@ def reproduce(
         start: the first texts of chains.
         quiet: print no progress.
         finished: run nothing; show the rows and claims whose runs are finished (Tables 3.1 to 5.6).
+        only: train the runs whose names match, as "ner/*", and show what is finished (these too).
         accept_changed_inputs: go on also if data or weights have changed.
     """
     check(what, preset, seeds, out, models, arm, judge)
     if finished:
         check_trained("--finished", what)
+    if only != "*":
+        check_trained("--only", what)
     torch.set_num_threads(1)
     count = len(models) if len(models) > 1 else repetitions(what, seeds, preset, arm)
     began, numbers = environment(), first_seeds(count)
@@ -299,6 +305,7 @@ def reproduce(
         judge=judge,
         start=start,
         finished=finished,
+        only=only,
         accept_changed_inputs=accept_changed_inputs,
     )
     shown = order.shown

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from softbeam.data.task import Task
+from softbeam.errors import UserError
 from softbeam.experiments.order import Order
 from softbeam.experiments.search_aware.cells import (
     Training,
@@ -25,7 +27,6 @@ from softbeam.experiments.search_aware.tables import Claim, Table, Value, signed
 from softbeam.reports.tables import table_text
 from softbeam.reports.verdicts import Judged, claim_text, judged, with_holm
 from softbeam.runtime.cells import Result, read_result, records
-from softbeam.runtime.grid import run_grid
 from softbeam.training.kinds import Problems, Scored, kind_of
 from softbeam.training.metrics import in_bucket, length_ratio_of, precision_of
 from softbeam.training.significance import Gaps, sentence_gaps
@@ -72,16 +73,21 @@ def make(what: str, order: Order) -> dict[str, Any]:
 def finish(tables: Sequence[str], order: Order) -> Done:
     """Train the runs of some tables, or find them trained; starts before what needs them.
 
-    A start is trained again if its weights were deleted and something is still to start from them.
-    Its earlier result stays until then.
+    Returns those that are finished: all, unless the order names the runs that are trained. A start
+    is trained again if its weights were deleted and something is still to start from them. Its
+    earlier result stays until then. Raises UserError if the order names none of the runs.
     """
-    cells = cells_of(tables, order)
+    every = cells_of(tables, order)
+    cells = [cell for cell in every if fnmatchcase(cell.run, order.only)]
+    if not cells:
+        names = ", ".join(dict.fromkeys(cell.run for cell in every))
+        raise UserError(f"--only {order.only}: no run has such a name; there are {names}")
     title = tables[0] if len(tables) == 1 else "training"
     lost = lost_starts(cells, order.folder)
     for part in with_starts(cells):
         order.check_runs({c.folder(order.folder): c.config(order.folder) for c in part})
         order.results(part, compute, title, again=lost)
-    return dict(zip(cells, run_grid(cells, compute, order.folder, quiet=True), strict=True))
+    return found(tables, order)
 
 
 def found(tables: Sequence[str], order: Order) -> Done:
