@@ -80,11 +80,15 @@ def test_treatments_are_at_full_strength():
     for name, plan in PLANS.items():
         objective = plan.config.finetune.objective if plan.start else plan.config.pretrain.objective
         dropout = getattr(objective, "search_dropout", "none")
-        expected = "independent" if name == "ccg-bi/bso-dropout" else "none"
-        assert dropout == expected and plan.config.threads == 1
+        searched = isinstance(objective, SearchObjective | ScheduledSampling)
+        shared = searched and (name.startswith(("ner", "germ")) or "scratch" in name)
+        expected = "shared" if shared else "none"
+        if name == "ccg-bi/bso-dropout":
+            expected = "independent"
+        assert dropout == expected and plan.config.threads == 1, name
         if isinstance(objective, ScheduledSampling) and "scratch" in name:
             assert objective.gold_epochs == 1 and objective.gold(last) < 0.2
-            assert plan.config.pretrain.epochs == (18 if name.startswith("ccg") else 26)
+            assert plan.config.pretrain.epochs == 18  # as many as of both stages
         elif isinstance(objective, ScheduledSampling) and "/k-" not in name:
             assert objective.gold == Constant(value=0.0)
         if name.endswith("annealed") and "sampl" not in name and plan.start:
@@ -111,12 +115,13 @@ def test_every_second_stage_has_the_rate_of_one_family():
         kin = [key for key, names in planned.FAMILIES.items() if run.startswith(names)]
         second = plan.start is not None and run != "sn" and not run.startswith("sn-0")
         assert len(kin) == second, name
-    group = planned.groups()["ner"]
+    group = planned.groups()["ccg-bi"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planned, "MULTIPLE", {"global": 2.0, "direct-annealed": 0.5})
         others = planned.runs.__wrapped__()
-    rates = {name: others[f"ner/{name}"].config.finetune.lr for name in ("more-ce", "direct-fixed")}
-    assert rates == {"more-ce": group.second.lr, "direct-fixed": group.second.lr / 2}
+    tried = ("more-ce", "direct-annealed")
+    rates = {name: others[f"ccg-bi/{name}"].config.finetune.lr for name in tried}
+    assert rates == {"more-ce": group.second.lr, "direct-annealed": group.second.lr / 2}
     tried = f"{planned.TUNED}/global@1"
     assert others[tried] == PLANS[tried], "what is tried does not depend on what was chosen"
 

@@ -41,6 +41,7 @@ from softbeam.training.searches import Beam, Greedy
 
 FULL = "full"
 EPOCHS = 6  # of second stages on tags
+TUNED_LR = 8e-3  # of starts, falling to 0: the best on dev of 2e-3 (constant) to 1.6e-2
 UP = Exponential(start=1.0, growth=2.2)  # 1 to 51 in six epochs: annealing that anneals
 HINGE_UP = Exponential(start=5.0, growth=1.6)  # 5 to 52
 SHARP = Constant(value=20.0)  # a large constant alpha (2018, footnote 2)
@@ -91,14 +92,17 @@ MULTIPLE = {  # by family, where it is not 1
 }
 
 
+MULTIPLES_OF_ENTITIES = {  # the same for `ner` and `germ`, chosen on dev of `ner` with seed 3
+    "more-ce": 2.0,
+}
+
+
 def groups() -> dict[str, Group]:
     """What the runs of each group share."""
     second = replace(PLAIN, epochs=EPOCHS, schedule="linear", tokens=400, warmup=100, patience=3)
-    long = replace(FIRST, epochs=20, patience=4)  # to convergence
     tagger = replace(SUPERTAGS, pretrain=replace(FIRST, epochs=12, patience=3))
-    entities = replace(ENTITIES, pretrain=long, select=Beam(k=3))
-    # As many updates as of the larger corpus; F1 is 0 for many epochs, which patience would end
-    few = replace(long, tokens=400, patience=None)
+    entities = replace(ENTITIES, pretrain=replace(tuned(12), tokens=400), select=Beam(k=3))
+    more = replace(entities.pretrain, epochs=20)  # as many updates as of the larger corpus
     texts = replace(PLAIN, epochs=4, lr=3e-4, schedule="linear", warmup=100)
     mt = replace(
         TRANSLATION,
@@ -114,16 +118,22 @@ def groups() -> dict[str, Group]:
     none = Group(base=tagger, second=second, longest=40, dropout="none", alpha=UP)
     return {
         "ccg-uni": replace(none, base=with_encoder(tagger, "uni")),
-        "ccg-bi": replace(none, base=with_encoder(tagger, "bi")),
+        "ccg-bi": replace(none, base=replace(with_encoder(tagger, "bi"), pretrain=tuned(12))),
         "ner": replace(
-            none, base=entities, second=replace(second, lr=5e-4), longest=60, cost=DoubledO()
-        ),
-        "germ": replace(
             none,
-            base=replace(entities, data=NamedEntities(corpus="germeval2014"), pretrain=few),
+            base=entities,
             second=replace(second, lr=5e-4),
             longest=60,
             cost=DoubledO(),
+            dropout="shared",
+        ),
+        "germ": replace(
+            none,
+            base=replace(entities, data=NamedEntities(corpus="germeval2014"), pretrain=more),
+            second=replace(second, lr=5e-4),
+            longest=60,
+            cost=DoubledO(),
+            dropout="shared",
         ),
         "mt": replace(none, base=mt, second=texts, longest=None, cost=Windowed(), settle=4),
         "g2p": replace(
@@ -137,6 +147,11 @@ def groups() -> dict[str, Group]:
     }
 
 
+def tuned(epochs: int) -> Stage:
+    """A first stage of taggers with the learning rate that was the best of those tried."""
+    return replace(FIRST, epochs=epochs, lr=TUNED_LR, schedule="linear", patience=None)
+
+
 @cache
 def runs() -> Mapping[str, PlannedRun]:
     """All runs of the preset, and those of the table of tuning, by name."""
@@ -148,17 +163,19 @@ def runs() -> Mapping[str, PlannedRun]:
     }
     for group in ("mt", "g2p"):
         planned |= in_group(group, text_runs(group, every[group]))
-    tuned = {
+    tried = {
         f"{TUNED}/{name}@{multiple:g}": at_rate(planned[f"{TUNED}/{name}"], multiple)
         for name in FAMILIES
         for multiple in multiples(name)
     }
-    chosen = {
-        name: at_rate(plan, MULTIPLE[kin])
-        for name, plan in planned.items()
-        if (kin := family(name)) in MULTIPLE
-    }
-    return planned | tuned | chosen
+    chosen = {name: at_rate(plan, multiple(name)) for name, plan in planned.items()}
+    return planned | tried | chosen
+
+
+def multiple(name: str) -> float:
+    """The multiple of the learning rate that was chosen for a run; 1 if it has no family."""
+    entities = name.startswith(("ner/", "germ/"))
+    return (MULTIPLES_OF_ENTITIES if entities else MULTIPLE).get(family(name) or "", 1.0)
 
 
 def multiples(family: str) -> tuple[float, ...]:
@@ -186,20 +203,24 @@ def greedily(plan: PlannedRun) -> PlannedRun:
 
 def tagging_runs(name: str, group: Group) -> dict[str, PlannedRun]:
     """The runs of a group of taggers; how many there are depends on the group's name."""
-    local = DirectLoss(k=3, cost=group.cost, alpha=UP)
-    hinge = SoftHinge(k=3, cost=group.cost, alpha=HINGE_UP)
+    dropout = group.dropout
+    local = DirectLoss(k=3, cost=group.cost, alpha=UP, search_dropout=dropout)
+    hinge = SoftHinge(k=3, cost=group.cost, alpha=HINGE_UP, search_dropout=dropout)
+    hard = HardHinge(k=3, cost=group.cost, search_dropout=dropout)
     planned = soft_beam_runs(name, group, local, hinge)
     if name in ("ccg-uni", "ner"):
         planned |= {
             "direct-sharp": group.then("ce", replace(local, alpha=SHARP)),
             "hinge-sharp": group.then("ce", replace(hinge, alpha=SHARP), slower=HINGE),
-            "hard-hinge": group.then("ce", HardHinge(k=3, cost=group.cost), slower=HINGE),
+            "hard-hinge": group.then("ce", hard, slower=HINGE),
             "more-ce-greedy": greedily(group.then("ce", CrossEntropy())),
         }
         planned |= feedback_runs(group, 0.0) | scratch_runs(group)
     if name == "ner":
         planned |= {
-            decay: greedily(group.then("ce", ScheduledSampling(alpha=UP, gold=gold)))
+            decay: greedily(
+                group.then("ce", ScheduledSampling(alpha=UP, gold=gold, search_dropout=dropout))
+            )
             for decay, gold in DECAYS.items()
         }
     return planned | (normalization_runs(name, group, local) if name.startswith("ccg") else {})
@@ -230,6 +251,7 @@ def normalization_runs(name: str, group: Group, local: DirectLoss) -> dict[str, 
         # Four times the family's rate, which was tuned with the other encoder
         planned["more-ce-tuned"] = group.then("ce", CrossEntropy(), slower=0.25)
     if name == "ccg-uni":
+        planned["ce-tuned"] = group.first(stage=tuned(epochs_of(group.base.pretrain) + EPOCHS))
         planned |= {  # third stages: after own predictions were fed, and the control
             "fed-global": raw("soft-argmax-annealed", everywhere),
             "more-more-ce": group.then("more-ce", CrossEntropy()),
@@ -265,7 +287,12 @@ def feedback_runs(group: Group, smoothing: float) -> dict[str, PlannedRun]:
             group.then(
                 "ce",
                 ScheduledSampling(
-                    feedback=feedback, alpha=alpha, gold=ALWAYS, gold_epochs=0, smoothing=smoothing
+                    feedback=feedback,
+                    alpha=alpha,
+                    gold=ALWAYS,
+                    gold_epochs=0,
+                    smoothing=smoothing,
+                    search_dropout=group.dropout,
                 ),
             )
         )
@@ -290,13 +317,14 @@ def scratch_runs(group: Group) -> dict[str, PlannedRun]:
                 feedback=FEEDBACK[name][0],
                 alpha=FEEDBACK[name][1] if FEEDBACK[name][1] == FIXED else SLOWER_UP,
                 gold=SCRATCH,
+                search_dropout="shared",  # as much as the control has
             )
         )
         for name in FROM_SCRATCH
     }
 
 
-SLOWER_UP = Exponential(start=1.0, growth=1.25)  # 1 to 45 in 18 epochs, to 282 in 26
+SLOWER_UP = Exponential(start=1.0, growth=1.25)  # 1 to 45 in 18 epochs
 
 
 def epochs_of(stage: Stage) -> int:
