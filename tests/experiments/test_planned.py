@@ -85,6 +85,8 @@ def test_treatments_are_at_full_strength():
         expected = "shared" if shared else "none"
         if name == "ccg-bi/bso-dropout":
             expected = "independent"
+        elif "~" in name:
+            expected = name.partition("~")[2]
         assert dropout == expected and plan.config.threads == 1, name
         if isinstance(objective, ScheduledSampling) and "scratch" in name:
             assert objective.gold_epochs == 1 and objective.gold(last) < 0.2
@@ -107,6 +109,17 @@ def test_tuning_changes_the_learning_rate_alone():
         assert 4 * lowest == 2 * middle == highest
         same = {replace(c, finetune=replace(c.finetune, lr=1.0)) for c in tried}
         assert same == {replace(own, finetune=replace(own.finetune, lr=1.0))}
+
+
+def test_trials_of_dropout_change_the_dropout_alone():
+    made = TABLES["dropout"]()
+    assert len(made.rows) == 7 and {*made.rows["ner, direct-annealed"]} == {*planned.KINDS}
+    for name in ("ccg-uni/bso", "ccg-bi/direct-annealed", "ner/soft-argmax-annealed"):
+        own = PLANS[name].config
+        tried = [PLANS[f"{name}~{kind}"].config for kind in planned.KINDS]
+        assert [c.finetune.objective.search_dropout for c in tried] == [*planned.KINDS]
+        same = {replace(c, finetune=own.finetune) for c in tried}
+        assert same == {own} and own in tried
 
 
 def test_every_second_stage_has_the_rate_of_one_family():

@@ -47,10 +47,11 @@ TRAINING = {
 PLANNED = {  # only with the preset full
     "tuning": "dev figures of learning rates, before the tables (preset full)",
     "penalties": "dev figures of self-normalized starts, before the tables (preset full)",
+    "dropout": "dev figures of dropout in the search, three seeds (preset full)",
     "beam-sizes": "letters to phonemes by the size of the beam (preset full)",
     "gains": "gains of every task, beside the gap that training could close (preset full)",
 }
-BEFORE = ("tuning", "penalties")  # what settings are chosen by, with one seed
+BEFORE = ("tuning", "penalties", "dropout")  # what settings are chosen by
 DRAWN = {"figure-3.1": "the surface of a loss through argmax, and its relaxations"}
 ENERGY_BASED = {
     "table-6.1": "training objectives of energy-based models, by held-out NLL",
@@ -205,7 +206,7 @@ def repetitions(what: str, seeds: int | None, preset: str, arm: str | None = Non
     """How often a target is computed: `seeds` times, or as often as its family usually is."""
     if seeds is None and preset == FULL:
         few = arm is not None and arm.startswith(("translation", "distilled"))
-        usual = dict.fromkeys(BEFORE, 1) | {"distillation": 3}
+        usual = dict.fromkeys(BEFORE, 1) | {"dropout": 3, "distillation": 3}
         usual |= dict.fromkeys(OF_MODELS, 3 if few else 8)
         return usual.get(what, 5)
     return family_of(what).seeds if seeds is None else seeds

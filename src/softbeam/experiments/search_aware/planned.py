@@ -27,7 +27,7 @@ from softbeam.experiments.search_aware.runs import (
     with_encoder,
 )
 from softbeam.models.specs import Lstm
-from softbeam.objectives.base import Objective
+from softbeam.objectives.base import Objective, SearchDropout, SearchObjective
 from softbeam.objectives.costs import DoubledO, Windowed
 from softbeam.objectives.hard_beam import BeamCrf, BeamSearchOptimization
 from softbeam.objectives.likelihood import CrossEntropy, SelfNormalized, TokenContrast
@@ -68,6 +68,12 @@ FURTHER = {  # tried where the best of these stood at an end
     "bso": 4.0,
 }
 TUNED = "ccg-uni"  # the group that they are tried on
+DROPPED = {  # the runs whose dropout in the search is tried
+    "ccg-uni": ("direct-annealed", "soft-argmax-annealed", "bso"),
+    "ccg-bi": ("direct-annealed", "bso"),
+    "ner": ("direct-annealed", "soft-argmax-annealed"),
+}
+KINDS: tuple[SearchDropout, ...] = ("none", "shared", "independent")
 FAMILIES = {  # the run that is tried, and the beginnings of the names of those that follow it
     "more-ce": ("more-",),
     "hard-argmax": ("hard-argmax", "hard-sample"),
@@ -170,7 +176,13 @@ def runs() -> Mapping[str, PlannedRun]:
         for multiple in multiples(name)
     }
     chosen = {name: at_rate(plan, multiple(name)) for name, plan in planned.items()}
-    return planned | tried | chosen
+    dropped = {
+        f"{group}/{name}~{kind}": dropping(chosen[f"{group}/{name}"], kind)
+        for group, names in DROPPED.items()
+        for name in names
+        for kind in KINDS
+    }
+    return tried | chosen | dropped
 
 
 def multiple(name: str) -> float:
@@ -194,6 +206,14 @@ def at_rate(plan: PlannedRun, multiple: float) -> PlannedRun:
     """The run with a multiple of the learning rate of its second stage."""
     stage = plan.config.finetune
     stage = replace(stage, lr=settled(stage).lr * multiple)
+    return replace(plan, config=replace(plan.config, finetune=stage))
+
+
+def dropping(plan: PlannedRun, kind: SearchDropout) -> PlannedRun:
+    """The run with another kind of dropout in the search of its second stage."""
+    stage = plan.config.finetune
+    assert isinstance(stage.objective, SearchObjective | ScheduledSampling)
+    stage = replace(stage, objective=replace(stage.objective, search_dropout=kind))
     return replace(plan, config=replace(plan.config, finetune=stage))
 
 

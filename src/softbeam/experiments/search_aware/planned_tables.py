@@ -10,8 +10,10 @@ from pathlib import PurePosixPath
 
 from softbeam.experiments.search_aware import tables
 from softbeam.experiments.search_aware.planned import (
+    DROPPED,
     FAMILIES,
     FURTHER,
+    KINDS,
     MULTIPLES,
     PENALTIES,
     TUNED,
@@ -461,6 +463,23 @@ def tuning() -> Table:
     return Table(title="dev figures by multiple of the learning rate, one seed", rows=rows)
 
 
+def dropout() -> Table:
+    """Dev figures of each kind of dropout in the search: what its default is chosen by."""
+    rows = {
+        f"{group}, {name}": {
+            kind: decoded(
+                f"{group}/{name}~{kind}",
+                "dev greedy" if "argmax" in name else "dev beam",
+                "f1" if group == "ner" else "accuracy",
+            )
+            for kind in KINDS
+        }
+        for group, names in DROPPED.items()
+        for name in names
+    }
+    return Table(title="dev figures by dropout in the search", rows=rows)
+
+
 def penalties() -> Table:
     """Dev figures of self-normalized starts, with seed 1: what `planned.PENALTY` is chosen by."""
     metrics = {"ccg-uni": "accuracy", "ccg-bi": "accuracy", "mt": "bleu"}
@@ -486,5 +505,6 @@ TABLES: dict[str, Callable[[], Table]] = {
     "beam-sizes": beam_sizes,
     "gains": gains,
     "tuning": tuning,
+    "dropout": dropout,
     "penalties": penalties,
 }
