@@ -465,7 +465,7 @@ def tuning() -> Table:
 
 def dropout() -> Table:
     """Dev figures of each kind of dropout in the search: what its default is chosen by."""
-    rows = {
+    rows: Rows = {
         f"{group}, {name}": {
             kind: decoded(
                 f"{group}/{name}~{kind}",
