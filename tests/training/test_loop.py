@@ -138,6 +138,20 @@ def test_a_stage_that_never_feeds_own_predictions_says_so(config, tmp_path, caps
 
 
 @pytest.mark.slow
+def test_a_second_stage_that_gets_no_better_says_what_to_try(config, tmp_path, capsys):
+    """Steps too small to change an output: the first epoch stays the best of the stage."""
+    said = "finetune: best after the first of 2 epochs; try a lower --finetune.lr"
+    search = " or --finetune.objective.search_dropout shared"
+    for objective, more in ((ScheduledSampling(gold_epochs=0), search), (CrossEntropy(), "")):
+        stage = Stage(objective=objective, epochs=2, lr=1e-12, tokens=100, warmup=0)
+        train(replace(config, finetune=stage), tmp_path / type(objective).__name__)
+        assert f"{said}{more}\n" in capsys.readouterr().err
+    better = replace(config, finetune=replace(config.pretrain, epochs=2, lr=0.005))
+    train(better, tmp_path / "better")
+    assert "best after" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_restarts_keep_the_best_on_dev(config, tmp_path):
     out = tmp_path / "x"
     summary = many.train(replace(config, restarts=2), out, quiet=True)

@@ -476,6 +476,8 @@ class Trainer:
             while not (why := self.over(stage, point, limit)):
                 point = self.epoch(running, point, progress, stop)
             progress.note(f"{name}: {why}")
+            if name == "finetune" and (advice := remark(stage, point)):
+                progress.say(f"{name}: {advice}")
         end = {"updates": point.update, "epochs": point.epoch, "score": point.best.score}
         return point._replace(ends=point.ends | {name: end | {"ended": why}})
 
@@ -641,6 +643,16 @@ def no_better(stage: Settled, point: Point) -> bool:
     """Say whether patience has run out; the answer is the same after a stop and a resume."""
     waited = point.epoch - 1 - point.best.epoch
     return stage.patience is not None and point.best.epoch >= 0 and waited >= stage.patience
+
+
+def remark(stage: Settled, point: Point) -> str:
+    """Say what to try if a second stage was best after its first epoch; empty if it was not."""
+    if point.best.epoch != 0 or point.epoch < 2:
+        return ""
+    cures = ["a lower --finetune.lr"]
+    if getattr(stage.objective, "search_dropout", "") == "none":
+        cures.append("--finetune.objective.search_dropout shared")
+    return f"best after the first of {point.epoch} epochs; try {' or '.join(cures)}"
 
 
 def stop_here(signum: int, out: Path) -> None:
