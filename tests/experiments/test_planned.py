@@ -111,6 +111,18 @@ def test_tuning_changes_the_learning_rate_alone():
         assert same == {replace(own, finetune=replace(own.finetune, lr=1.0))}
 
 
+def test_starts_are_tried_at_rates_that_fall_to_0():
+    made = TABLES["starts"]()
+    assert {*made.rows} == {*planned.groups()}
+    for group in made.rows:
+        own = PLANS[f"{group}/ce"].config
+        tried = [PLANS[f"{group}/ce@{lr:g}"].config for lr in planned.RATES]
+        assert [c.pretrain.lr for c in tried] == [*planned.RATES]
+        assert {c.pretrain.schedule for c in tried} == {"linear"}
+        same = {replace(c, pretrain=own.pretrain) for c in tried}
+        assert same == {own} and len({c.pretrain.epochs for c in [own, *tried]}) == 1
+
+
 def test_trials_of_dropout_change_the_dropout_alone():
     made = TABLES["dropout"]()
     assert len(made.rows) == 7 and {*made.rows["ner, direct-annealed"]} == {*planned.KINDS}

@@ -45,13 +45,14 @@ TRAINING = {
     "table-5.6": "their BLEU by source length",
 }
 PLANNED = {  # only with the preset full
+    "starts": "dev figures of starts by learning rate, before the tables (preset full)",
     "tuning": "dev figures of learning rates, before the tables (preset full)",
     "penalties": "dev figures of self-normalized starts, before the tables (preset full)",
     "dropout": "dev figures of dropout in the search, three seeds (preset full)",
     "beam-sizes": "letters to phonemes by the size of the beam (preset full)",
     "gains": "gains of every task, beside the gap that training could close (preset full)",
 }
-BEFORE = ("tuning", "penalties", "dropout")  # what settings are chosen by
+BEFORE = ("starts", "tuning", "penalties", "dropout")  # what settings are chosen by
 DRAWN = {"figure-3.1": "the surface of a loss through argmax, and its relaxations"}
 ENERGY_BASED = {
     "table-6.1": "training objectives of energy-based models, by held-out NLL",

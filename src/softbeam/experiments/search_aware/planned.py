@@ -41,7 +41,8 @@ from softbeam.training.searches import Beam, Greedy
 
 FULL = "full"
 EPOCHS = 6  # of second stages on tags
-TUNED_LR = 8e-3  # of starts, falling to 0: the best on dev of 2e-3 (constant) to 1.6e-2
+TUNED_LR = 8e-3  # of starts of taggers, falling to 0
+RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # of starts that are tried
 UP = Exponential(start=1.0, growth=2.2)  # 1 to 51 in six epochs: annealing that anneals
 HINGE_UP = Exponential(start=5.0, growth=1.6)  # 5 to 52
 SHARP = Constant(value=20.0)  # a large constant alpha (2018, footnote 2)
@@ -176,13 +177,18 @@ def runs() -> Mapping[str, PlannedRun]:
         for multiple in multiples(name)
     }
     chosen = {name: at_rate(plan, multiple(name)) for name, plan in planned.items()}
+    starts = {
+        f"{group}/ce@{lr:g}": starting(planned[f"{group}/ce"], lr)
+        for group in every
+        for lr in RATES
+    }
     dropped = {
         f"{group}/{name}~{kind}": dropping(chosen[f"{group}/{name}"], kind)
         for group, names in DROPPED.items()
         for name in names
         for kind in KINDS
     }
-    return tried | chosen | dropped
+    return tried | chosen | starts | dropped
 
 
 def multiple(name: str) -> float:
@@ -207,6 +213,12 @@ def at_rate(plan: PlannedRun, multiple: float) -> PlannedRun:
     stage = plan.config.finetune
     stage = replace(stage, lr=settled(stage).lr * multiple)
     return replace(plan, config=replace(plan.config, finetune=stage))
+
+
+def starting(plan: PlannedRun, lr: float) -> PlannedRun:
+    """The run of one stage with another learning rate, which falls to 0."""
+    stage = replace(plan.config.pretrain, lr=lr, schedule="linear", patience=None)
+    return replace(plan, config=replace(plan.config, pretrain=stage))
 
 
 def dropping(plan: PlannedRun, kind: SearchDropout) -> PlannedRun:

@@ -16,6 +16,7 @@ from softbeam.experiments.search_aware.planned import (
     KINDS,
     MULTIPLES,
     PENALTIES,
+    RATES,
     TUNED,
     multiples,
 )
@@ -463,6 +464,25 @@ def tuning() -> Table:
     return Table(title="dev figures by multiple of the learning rate, one seed", rows=rows)
 
 
+METRICS = {  # of dev, by group
+    "ccg-uni": "accuracy",
+    "ccg-bi": "accuracy",
+    "ner": "f1",
+    "germ": "f1",
+    "g2p": "word_accuracy",
+    "mt": "bleu",
+}
+
+
+def starts() -> Table:
+    """Dev figures of starts by learning rate, with seed 1: what their rates are chosen by."""
+    rows = {
+        group: {f"{lr:g}": decoded(f"{group}/ce@{lr:g}", "dev beam", metric) for lr in RATES}
+        for group, metric in METRICS.items()
+    }
+    return Table(title="dev figures of starts by learning rate, one seed", rows=rows)
+
+
 def dropout() -> Table:
     """Dev figures of each kind of dropout in the search: what its default is chosen by."""
     rows: Rows = {
@@ -470,7 +490,7 @@ def dropout() -> Table:
             kind: decoded(
                 f"{group}/{name}~{kind}",
                 "dev greedy" if "argmax" in name else "dev beam",
-                "f1" if group == "ner" else "accuracy",
+                METRICS[group],
             )
             for kind in KINDS
         }
@@ -482,13 +502,12 @@ def dropout() -> Table:
 
 def penalties() -> Table:
     """Dev figures of self-normalized starts, with seed 1: what `planned.PENALTY` is chosen by."""
-    metrics = {"ccg-uni": "accuracy", "ccg-bi": "accuracy", "mt": "bleu"}
     rows = {
         f"{group}, {penalty:g}": {
-            "quality": decoded(f"{group}/sn-{penalty:g}", "dev beam", metric),
+            "quality": decoded(f"{group}/sn-{penalty:g}", "dev beam", METRICS[group]),
             "log Z": Value(f"{group}/sn-{penalty:g}", ("log_z", "dev", "mean")),
         }
-        for group, metric in metrics.items()
+        for group in ("ccg-uni", "ccg-bi", "mt")
         for penalty in PENALTIES
     }
     return Table(title="self-normalized starts by penalty, dev, one seed", rows=rows)
@@ -504,6 +523,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "table-5.4": table_5_4,
     "beam-sizes": beam_sizes,
     "gains": gains,
+    "starts": starts,
     "tuning": tuning,
     "dropout": dropout,
     "penalties": penalties,
