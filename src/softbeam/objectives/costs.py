@@ -39,7 +39,7 @@ class Hamming(Cost):
     """1 for a token that is not the gold one."""
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
-        return mismatch(batch.target, vocab) * batch.mask[:, :, None]
+        return mismatch(batch, vocab)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class DoubledO(Cost):
         check_range("label", self.label, least=0, below=vocab)
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
-        cost = mismatch(batch.target, vocab)
+        cost = mismatch(batch, vocab)
         cost[:, :, self.label] *= 2
-        return cost * batch.mask[:, :, None]
+        return cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +80,21 @@ class Windowed(Cost):
         check_range("penalty", self.penalty, least=0)
 
     def __call__(self, batch: "Batch", vocab: int) -> "Tensor":
-        cost = mismatch(batch.target, vocab)
+        cost = mismatch(batch, vocab)
         for shift in range(1, self.width + 1):
             for moved, real in shifted(batch.target, batch.mask, shift):
-                near = torch.where(real[:, :, None], mismatch(moved, vocab), 1.0)
-                cost = torch.minimum(cost, near + shift * self.penalty)
-        return cost * batch.mask[:, :, None]
+                near = torch.where(real, min(shift * self.penalty, 1.0), 1.0).to(cost.dtype)
+                cost.scatter_reduce_(-1, moved[:, :, None], near[:, :, None], "amin")
+        return cost
 
 
 COSTS: tuple[type[Cost], ...] = (Hamming, DoubledO, Windowed)
 
 
-def mismatch(target: "Tensor", vocab: int) -> "Tensor":
-    """1 everywhere but at the target token: batch, time, vocab."""
-    cost = torch.ones(*target.shape, vocab, device=target.device)
-    return cost.scatter(-1, target[:, :, None], 0.0)
+def mismatch(batch: "Batch", vocab: int) -> "Tensor":
+    """1 everywhere but at the target token, and 0 past the target's end: batch, time, vocab."""
+    cost = batch.mask[:, :, None].to(torch.get_default_dtype()).repeat(1, 1, vocab)
+    return cost.scatter_(-1, batch.target[:, :, None], 0.0)
 
 
 def shifted(target: "Tensor", mask: "Tensor", by: int) -> "list[tuple[Tensor, Tensor]]":
