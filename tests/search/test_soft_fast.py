@@ -132,20 +132,33 @@ def test_by_default_large_vocabularies_are_pooled_and_small_ones_are_not():
             assert bool(beam.dropped.any()) == expected
 
 
+@decoders
 @endings
-def test_only_steps_that_need_more_cells_than_the_pool_take_all(eos, monkeypatch):
-    kinds = []
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("alpha,candidates", [(20.0, 6), (4.0, 9)])
+def test_only_sentences_that_need_more_cells_than_the_pool_take_all(
+    kind, eos, normalize, alpha, candidates, monkeypatch
+):
+    """One of five sentences is flat and takes all cells; a step's values and gradients agree."""
+    sizes: dict[str, list[int]] = {}
     for step in (fast.dense_step, fast.pooled_step):
 
-        def spied(*args, step=step):
-            kinds.append(step.__name__)
-            return step(*args)
+        def spied(task, before, *args, step=step):
+            sizes.setdefault(step.__name__, []).append(len(before.score))
+            return step(task, before, *args)
 
         monkeypatch.setattr(fast, step.__name__, spied)
-    toy, costs = ReadoutToy(vocab=40, batch=3, scale=3.0), random_costs(3, 6, 40)
-    form = Form(candidates=6, tolerance=1e-9)
-    assert_equal_to_reference(toy, costs, form=form, k=3, alpha=20.0, eos=eos)
-    assert set(kinds) == {"dense_step", "pooled_step"} and len(kinds) == 6
+    toy, costs = kind(vocab=40, batch=5, scale=3.0), random_costs(5, 6, 40)
+    form = Form(candidates=candidates, tolerance=1e-9)
+    options = {"k": 3, "alpha": alpha, "eos": eos, "lengths": torch.tensor([6, 3, 5, 6, 4])}
+    assert_equal_to_reference(toy, costs, form=form, normalize=normalize, **options)
+    assert set(sizes["pooled_step"]) == {5}
+    assert any(0 < n < 5 for n in sizes["dense_step"]), "some sentences of a step"
+    sizes.clear()
+    assert_equal_to_reference(
+        toy, costs, form=Form(candidates=candidates, tolerance=1e-9, checkpoint=True), **options
+    )
+    assert any(0 < n < 5 for n in sizes["dense_step"])
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,19 @@ def local_scores(task: Task, source: Tensor, score: Float[Tensor, "batch prev"])
     return Local(scores, offset, softmax)
 
 
+def of_sentences(which: Int[Tensor, " some"], task: Task, before: Before) -> tuple[Task, Before]:
+    """The part of a step that is about some of the sentences."""
+    source = before.source.unflatten(0, before.score.shape)[which].flatten(0, 1)
+    part = Before(source, *(value[which] for value in before[1:]))
+    return task._replace(cost=task.cost[which]), part
+
+
+def scores_of(which: Int[Tensor, " some"], local: Local) -> Local:
+    """The scores of some of the sentences, without a softmax."""
+    scores = local.scores.unflatten(0, local.offset.shape)[which].flatten(0, 1)
+    return Local(scores, local.offset[which], None)
+
+
 def stay_scores(task: Task, score: Float[Tensor, "batch prev"]) -> Float[Tensor, "batch prev"]:
     """Scores of prefixes that stay finished."""
     return score + task.how.cost_scale * task.cost[:, PAD, None] if task.how.cost_scale else score

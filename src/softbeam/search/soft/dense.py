@@ -172,7 +172,7 @@ class _Cells(NamedTuple):
             slope = d_rise[b, :, None, None]
             g = torch.addcmul(pair[b, :, :, None], x, slope).add_(d_word[b, :, None])
             if d_bias is not None:
-                d_bias[b] = torch.einsum("bkjv,bkjv->bj", p, g)
+                d_bias[b] = (p * g).sum((1, 3))
             torch.addcmul(slope, g, x, value=-2 * alpha, out=g).mul_(p)  # d loss / d x
             torch.sum(g, 1, out=d_scores[b])
             torch.sum(g, 3, out=d_c[b])

@@ -6,17 +6,26 @@ are added up over the steps. `search.soft.loop.soft_beams` calls it.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from softbeam.errors import NotFinite
 from softbeam.search.decoders import LocallyNormalized, checked_scores
 from softbeam.search.soft.beam import ALL_FORBIDDEN, Relaxation, SoftBeam, with_finite_scores
-from softbeam.search.soft.cells import Before, Felt, Task, local_scores
+from softbeam.search.soft.cells import (
+    After,
+    Before,
+    Felt,
+    Task,
+    local_scores,
+    of_sentences,
+    scores_of,
+)
 from softbeam.search.soft.dense import dense_gradients, dense_step
 from softbeam.search.soft.form import Form
 from softbeam.search.soft.pooled import chosen_pool, pooled_gradients, pooled_step
@@ -127,22 +136,30 @@ class SoftStep(torch.autograd.Function):
         before = Before(source, score, spent, finished)
         local = local_scores(task, source, score)
         pool = chosen_pool(task, local, before) if task.pool else None
+        wide = None if pool is None else pool.wide
+        kept_apart: tuple[Tensor | None, ...] = ()
         if pool is None:
             after, kept = dense_step(task, before, local)
         else:
             after, kept = pooled_step(task, before, local, pool)
+        if wide is not None:
+            part = of_sentences(wide, task, before)
+            some, kept_apart = dense_step(*part, scores_of(wide, local))
+            after = with_sentences(after, some, wide)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(after.dropped, after.p, after.back)
-        ctx.save_for_backward(*before, after.back, *kept, *state)
-        ctx.task, ctx.pooled, ctx.states = task, pool is not None, len(state)
+        ctx.save_for_backward(*before, after.back, *kept, *kept_apart, *state)
+        ctx.task, ctx.pooled, ctx.wide = task, pool is not None, wide
+        ctx.sizes = len(kept), len(kept_apart)
         return *after, *mixed(after.back, state)  # lines 14-16
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        before, back, first = Before(*saved[:4]), saved[4], len(saved) - ctx.states
-        d_back, d_state = mixed_gradients(back, saved[first:], grads[7:])
+        saved = iter(ctx.saved_tensors)
+        before, back = Before(*islice(saved, 4)), next(saved)
+        kept, kept_apart = (tuple(islice(saved, size)) for size in ctx.sizes)
+        d_back, d_state = mixed_gradients(back, tuple(saved), grads[7:])
         d_emb, d_score, d_cost, d_ended = grads[:4]
         none = torch.zeros_like(back[..., 0])  # of what nothing reads, as after the last step
         if d_emb is None:
@@ -155,10 +172,53 @@ class SoftStep(torch.autograd.Function):
             none if d_ended is None else d_ended,
             d_back,
         )
-        gradients = pooled_gradients if ctx.pooled else dense_gradients
-        d_source, d_before, d_finished = gradients(ctx.task, before, saved[5:first], felt)
+        if not ctx.pooled:
+            found = dense_gradients(ctx.task, before, kept, felt)
+        elif ctx.wide is None:
+            found = pooled_gradients(ctx.task, before, kept, felt)
+        else:
+            found = gradients_apart(ctx.task, before, ctx.wide, kept, kept_apart, felt)
+        d_source, d_before, d_finished = found
         d_spent = torch.bmm(d_cost[:, None], back)[:, 0]
         return None, d_source, d_before, d_spent, d_finished, None, None, *d_state
+
+
+def with_sentences(after: After, some: After, which: Int[Tensor, " some"]) -> After:
+    """The outcome of a step with that of some sentences in the places of theirs; p stays."""
+    emb = after.emb.view(len(after.score), -1).index_copy_(0, which, some.emb.view(len(which), -1))
+    values = {
+        name: getattr(after, name).index_copy(0, which, getattr(some, name))
+        for name in ("score", "cost", "ended", "dropped", "back")
+    }
+    return after._replace(emb=emb.view_as(after.emb), **values)
+
+
+def gradients_apart(
+    task: Task,
+    before: Before,
+    wide: Int[Tensor, " some"],
+    kept: tuple[Any, ...],
+    kept_apart: tuple[Any, ...],
+    felt: Felt,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of a step that some sentences took over all cells and the others over a pool."""
+    shape = felt.score.shape
+    felt = felt._replace(emb=felt.emb.unflatten(0, shape))
+    theirs, others = (
+        Felt(*some)._replace(emb=some[0].flatten(0, 1))
+        for some in (
+            [value[wide] for value in felt],
+            [value.index_fill(0, wide, 0) for value in felt],
+        )
+    )
+    source, offset, finished = pooled_gradients(task, before, kept, others)
+    some = dense_gradients(*of_sentences(wide, task, before), kept_apart, theirs)
+    rows = source.view(*before.score.shape, -1)
+    rows.index_copy_(0, wide, some[0].view(len(wide), *rows.shape[1:]))
+    offset.index_copy_(0, wide, some[1])
+    if finished is not None and some[2] is not None:
+        finished.index_copy_(0, wide, some[2])
+    return source, offset, finished
 
 
 def mixed(back: Float[Tensor, "batch beam prev"], state: Sequence[Tensor]) -> tuple[Tensor, ...]:

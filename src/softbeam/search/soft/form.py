@@ -9,8 +9,8 @@ class Form:
     """How a soft-beam step is computed; by default in the form that is fastest for the vocabulary.
 
     Up to 128 tokens all cells enter the relaxation, and p is recomputed backward. Of larger
-    vocabularies a pool of the best cells does, at each step where it suffices. That is decided for
-    a whole batch, so a sentence alone and in a batch agrees to `tolerance` (else, to rounding).
+    vocabularies a pool of the best cells does, at each step and for each sentence where it
+    suffices. A sentence alone and in a batch agrees to `tolerance` (else, to rounding).
 
     Args:
         reference: plain autograd of Algorithm 3, which is slow.

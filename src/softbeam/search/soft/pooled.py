@@ -36,17 +36,19 @@ class Pool(NamedTuple):
     s: Float[Tensor, "batch cells"]
     cells: Int[Tensor, "batch cells"]  # prefix * vocab + token
     ends: "_Ending | None"
+    wide: Int[Tensor, " some"] | None  # numbers of the sentences that need more; None if none do
 
 
 def chosen_pool(task: Task, local: Local, before: Before) -> Pool | None:
-    """As few cells as the tolerance allows; None if more than `task.pool` are needed.
+    """As few cells as the tolerance allows; None if every sentence needs more than `task.pool`.
 
-    The host would have to wait for a device to know the number, so that elsewhere than on a CPU
-    the pool has a fixed size, and the bound is compared with the tolerance after the steps.
+    Sentences that need more are the `wide` ones; their cells in the pool are not to be used. The
+    host would have to wait for a device to know the numbers, so that elsewhere than on a CPU the
+    pool has a fixed size, and the bound is compared with the tolerance after the steps.
     """
     ends = _ending(task, local, before) if task.eos is not None else None
     if local.scores.device.type != "cpu":
-        return Pool(*best_cells(local.scores, local.offset, task.pool), ends)
+        return Pool(*best_cells(local.scores, local.offset, task.pool), ends, None)
     k, cells = task.how.k, local.offset.shape[1] * local.scores.shape[1]
     tolerance = max(task.how.form.tolerance, torch.finfo(local.scores.dtype).tiny)
     near = math.log(max(cells / tolerance, 1.0)) / task.how.alpha  # (m_k - s)^2 of a cell to keep
@@ -56,14 +58,19 @@ def chosen_pool(task: Task, local: Local, before: Before) -> Pool | None:
         low = s[:, k - 1 : k] - math.sqrt(near)
     else:
         low = ends.m[:, -1:] - (near - ends.mass / task.how.alpha).clamp_min_(0).sqrt_()
-    needed = int(torch.gt(s, low).sum(1).amax()) + 1
-    if needed > size:
+    needed, wide = torch.gt(s, low).sum(1) + 1, None
+    if int(needed.amax()) > size:
         scores = local.scores.view(*local.offset.shape, -1)
-        needed = int(torch.gt(scores, (low - local.offset)[..., None]).sum((1, 2)).amax()) + 1
-        if needed > task.pool:
-            return None
-        s, index = best_cells(local.scores, local.offset, needed)
-    return Pool(s[:, :needed], index[:, :needed], ends)
+        needed = torch.gt(scores, (low - local.offset)[..., None]).sum((1, 2)) + 1
+        wide = needed.gt(task.pool).nonzero()[:, 0]
+        if len(wide) == len(needed) or (len(wide) and task.how.form.diagnostics):
+            return None  # diagnostics want p of all cells
+        needed = needed.masked_fill(needed.gt(task.pool), 1)
+        if int(needed.amax()) > size:
+            s, index = best_cells(local.scores, local.offset, int(needed.amax()))
+        wide = wide if len(wide) else None
+    most = int(needed.amax())
+    return Pool(s[:, :most], index[:, :most], ends, wide)
 
 
 FEW = 32  # cells that suffice for most sentences of a trained model
@@ -77,7 +84,7 @@ def pooled_step(
     With `eos`, staying finished is one more cell of each row, which counts as padding.
     """
     prev, vocab = before.score.shape[1], len(task.embedding.table)
-    s, index, ends = pool
+    s, index, ends, _ = pool
     parent = index.div(vocab, rounding_mode="floor")
     token = torch.sub(index, parent, alpha=vocab)
     m = s[:, : task.how.k] if ends is None else ends.m  # line 7
