@@ -87,7 +87,7 @@ FAMILIES = {  # the run that is tried, and the beginnings of the names of those 
 }
 
 # Chosen on dev with seed 1, by `softbeam reproduce tuning penalties --preset full`, before the rest
-PENALTY = {"ccg-uni": 0.01, "ccg-bi": 0.01, "mt": 0.03}
+PENALTY = {"ccg-uni": 0.1, "ccg-bi": 0.1, "mt": 0.03}
 MULTIPLE = {  # by family, where it is not 1
     "more-ce": 0.5,
     "hard-argmax": 2.0,
