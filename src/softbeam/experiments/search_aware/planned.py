@@ -182,13 +182,14 @@ def runs() -> Mapping[str, PlannedRun]:
         for group in every
         for lr in RATES
     }
-    dropped = {
+    others = {
         f"{group}/{name}~{kind}": dropping(chosen[f"{group}/{name}"], kind)
         for group, names in DROPPED.items()
         for name in names
         for kind in KINDS
+        if kind != search_dropout(chosen[f"{group}/{name}"])
     }
-    return tried | chosen | starts | dropped
+    return tried | chosen | starts | others
 
 
 def multiple(name: str) -> float:
@@ -221,12 +222,24 @@ def starting(plan: PlannedRun, lr: float) -> PlannedRun:
     return replace(plan, config=replace(plan.config, pretrain=stage))
 
 
+def search_dropout(plan: PlannedRun) -> SearchDropout:
+    """The dropout in the search of a second stage."""
+    objective = plan.config.finetune.objective
+    assert isinstance(objective, SearchObjective | ScheduledSampling)
+    return objective.search_dropout
+
+
 def dropping(plan: PlannedRun, kind: SearchDropout) -> PlannedRun:
     """The run with another kind of dropout in the search of its second stage."""
     stage = plan.config.finetune
     assert isinstance(stage.objective, SearchObjective | ScheduledSampling)
     stage = replace(stage, objective=replace(stage.objective, search_dropout=kind))
     return replace(plan, config=replace(plan.config, finetune=stage))
+
+
+def dropped(name: str, kind: SearchDropout) -> str:
+    """The name of a run with this dropout in the search: its own name if it has it anyway."""
+    return name if search_dropout(runs()[name]) == kind else f"{name}~{kind}"
 
 
 def greedily(plan: PlannedRun) -> PlannedRun:

@@ -18,6 +18,7 @@ from softbeam.experiments.search_aware.planned import (
     PENALTIES,
     RATES,
     TUNED,
+    dropped,
     multiples,
 )
 from softbeam.experiments.search_aware.tables import (
@@ -488,7 +489,7 @@ def dropout() -> Table:
     rows: Rows = {
         f"{group}, {name}": {
             kind: decoded(
-                f"{group}/{name}~{kind}",
+                dropped(f"{group}/{name}", kind),
                 "dev greedy" if "argmax" in name else "dev beam",
                 METRICS[group],
             )
