@@ -83,9 +83,9 @@ def test_treatments_are_at_full_strength():
         searched = isinstance(objective, SearchObjective | ScheduledSampling)
         shared = searched and (name.startswith(("ner", "germ")) or "scratch" in name)
         expected = "shared" if shared else "none"
-        if name == "ccg-bi/bso-dropout":
+        if searched and name.startswith("ccg-bi"):
             expected = "independent"
-        elif "~" in name:
+        if "~" in name:
             expected = name.partition("~")[2]
         assert dropout == expected and plan.config.threads == 1, name
         if isinstance(objective, ScheduledSampling) and "scratch" in name:
@@ -141,12 +141,12 @@ def test_every_second_stage_has_the_rate_of_one_family():
         kin = [key for key, names in planned.FAMILIES.items() if run.startswith(names)]
         second = plan.start is not None and run != "sn" and not run.startswith("sn-0")
         assert len(kin) == second, name
-    group = planned.groups()["ccg-bi"]
+    group = planned.groups()["ccg-uni"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planned, "MULTIPLE", {"global": 2.0, "direct-annealed": 0.5})
         others = planned.runs.__wrapped__()
     tried = ("more-ce", "direct-annealed")
-    rates = {name: others[f"ccg-bi/{name}"].config.finetune.lr for name in tried}
+    rates = {name: others[f"ccg-uni/{name}"].config.finetune.lr for name in tried}
     assert rates == {"more-ce": group.second.lr, "direct-annealed": group.second.lr / 2}
     tried = f"{planned.TUNED}/global@1"
     assert others[tried] == PLANS[tried], "what is tried does not depend on what was chosen"
