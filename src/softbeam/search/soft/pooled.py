@@ -52,28 +52,18 @@ def chosen_pool(task: Task, local: Local, before: Before) -> Pool | None:
     k, cells = task.how.k, local.offset.shape[1] * local.scores.shape[1]
     tolerance = max(task.how.form.tolerance, torch.finfo(local.scores.dtype).tiny)
     near = math.log(max(cells / tolerance, 1.0)) / task.how.alpha  # (m_k - s)^2 of a cell to keep
-    size = min(task.pool, max(FEW, k))
-    s, index = best_cells(local.scores, local.offset, size)
     if ends is None:
-        low = s[:, k - 1 : k] - math.sqrt(near)
+        low = best_cells(local.scores, local.offset, k)[0][:, -1:] - math.sqrt(near)
     else:
         low = ends.m[:, -1:] - (near - ends.mass / task.how.alpha).clamp_min_(0).sqrt_()
-    needed, wide = torch.gt(s, low).sum(1) + 1, None
-    if int(needed.amax()) > size:
-        scores = local.scores.view(*local.offset.shape, -1)
-        needed = torch.gt(scores, (low - local.offset)[..., None]).sum((1, 2)) + 1
-        wide = needed.gt(task.pool).nonzero()[:, 0]
-        if len(wide) == len(needed) or (len(wide) and task.how.form.diagnostics):
-            return None  # diagnostics want p of all cells
-        needed = needed.masked_fill(needed.gt(task.pool), 1)
-        if int(needed.amax()) > size:
-            s, index = best_cells(local.scores, local.offset, int(needed.amax()))
-        wide = wide if len(wide) else None
-    most = int(needed.amax())
-    return Pool(s[:, :most], index[:, :most], ends, wide)
-
-
-FEW = 32  # cells that suffice for most sentences of a trained model
+    scores = local.scores.view(*local.offset.shape, -1)
+    needed = torch.gt(scores, (low - local.offset)[..., None]).sum((1, 2)) + 1
+    wide = needed.gt(task.pool).nonzero()[:, 0]
+    if len(wide) == len(needed) or (len(wide) and task.how.form.diagnostics):
+        return None  # diagnostics want p of all cells
+    most = int(needed.index_fill(0, wide, 1).amax())
+    best = best_cells(local.scores, local.offset, most)
+    return Pool(*best, ends, wide if len(wide) else None)
 
 
 def pooled_step(
