@@ -137,6 +137,7 @@ def catalogued(data_dir: Path, monkeypatch) -> Path:
         (tasks.NamedEntities(), (12330, 6186, 6186), 9),
         (tasks.NamedEntities(corpus="germeval2014"), (5100, 1100, 1100), 20),
         (tasks.Translation(), (29000, 1014, 1000), None),
+        (tasks.Translation(corpus="multi30k-both"), (29000, 1014, 2000), None),
         (tasks.Translation(corpus="tatoeba-de-en"), (164919, 2433, 2461), None),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "kind") else None,
@@ -146,6 +147,17 @@ def test_the_catalogue_gives_the_counts_of_its_readmes(catalogued, task, sizes, 
     assert tuple(len(corpus.split(s)) for s in ("train", "dev", "test")) == sizes
     if labels is not None:
         assert len({label for e in corpus.split("train") for label in e.target}) == labels
+
+
+@pytest.mark.slow
+def test_both_test_sets_of_multi30k_are_one_after_the_other(catalogued):
+    one, both = (tasks.Translation(corpus=name).load() for name in ("multi30k", "multi30k-both"))
+    assert both.split("test")[:1000] == one.split("test") and both.split("dev") == one.split("dev")
+    names = [path.name for key, path in both.paths.items() if key.startswith("data.test")]
+    assert names == [
+        f"test_{year}_flickr.{side}.gz" for year in (2016, 2017) for side in ("de", "en")
+    ]
+    assert set(one.paths) < set(both.paths), "changed inputs are noticed in all files"
 
 
 @pytest.mark.slow

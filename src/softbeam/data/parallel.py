@@ -15,7 +15,8 @@ class Translation(Task):
     """Parallel text: two files, one TSV, or a corpus of the catalogue.
 
     Args:
-        corpus: name in the catalogue, used when no file is given.
+        corpus: name in the catalogue, used when no file is given; multi30k-both has the test
+            sentences of 2016 and of 2017, multi30k those of 2016 alone.
         source: training sentences, one on a line; or a TSV of both sides if target is not given.
         target: their translations, line by line.
         dev_source: development sentences; without them a share of the training pairs is held out.
@@ -29,7 +30,7 @@ class Translation(Task):
     """
 
     kind: ClassVar[KindName] = "translation"
-    corpus: Literal["multi30k", "tatoeba-de-en"] = "multi30k"
+    corpus: Literal["multi30k", "multi30k-both", "tatoeba-de-en"] = "multi30k"
     source: str | None = None
     target: str | None = None
     dev_source: str | None = None
@@ -51,7 +52,7 @@ class Translation(Task):
 
     @property
     def corpus_name(self) -> str | None:
-        return None if self.source else self.corpus
+        return None if self.source else self.corpus.removesuffix("-both")
 
     def tokens(self, line: str) -> tuple[str, ...]:
         return tuple((line.lower() if self.lowercase else line).split())
@@ -96,15 +97,24 @@ class Translation(Task):
             names = {"train": "train", "dev": "valid", "test": "test"}
             files = {k: str(catalogue.locate(self.corpus, f"{v}.tsv.gz")) for k, v in names.items()}
             return Corpus({k: self.read_new([f], bad) for k, f in files.items()}, files)
-        names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+        years = ("2016", "2017") if self.corpus == "multi30k-both" else ("2016",)
+        parts = {"train": ["train"], "dev": ["val"], "test": [f"test_{y}_flickr" for y in years]}
         sides = {
-            k: (
-                str(catalogue.locate("multi30k", f"raw/{v}.de.gz")),
-                str(catalogue.locate("multi30k", f"raw/{v}.en.gz")),
+            split: tuple(
+                str(catalogue.locate("multi30k", f"raw/{part}.{language}.gz"))
+                for part in names
+                for language in ("de", "en")
             )
-            for k, v in names.items()
+            for split, names in parts.items()
         }
-        splits = {k: self.read_new(pair, bad) for k, pair in sides.items()}
+        splits = {
+            split: [
+                pair
+                for both in zip(files[::2], files[1::2], strict=True)
+                for pair in self.read_new(both, bad)
+            ]
+            for split, files in sides.items()
+        }
         return Corpus(splits, dict(sides))
 
 

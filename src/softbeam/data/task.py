@@ -26,7 +26,7 @@ class Corpus:
     """
 
     splits: dict[str, list[Example]]
-    files: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
+    files: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     bad: BadLines = field(default_factory=BadLines)
 
     def split(self, name: str) -> list[Example]:
@@ -52,16 +52,20 @@ class Corpus:
 
     @property
     def paths(self) -> dict[str, Path]:
-        """The files by what they are for: data.train, or data.train.source and .target."""
+        """The files by what they are for: data.train, or data.train.source and .target.
+
+        Those of a second pair of files end in 2.
+        """
         return {
             f"data.{split}{end}": Path(path)
             for split, files in self.files.items()
             for end, path in (
-                [("", files)]
-                if isinstance(files, str)
-                else zip((".source", ".target"), files, strict=True)
+                [("", files)] if isinstance(files, str) else zip(SIDES, files, strict=False)
             )
         }
+
+
+SIDES = (".source", ".target", ".source2", ".target2")
 
 
 def identity_of(path: str) -> tuple[str, int, int]:

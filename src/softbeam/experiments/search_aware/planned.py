@@ -116,7 +116,7 @@ def groups() -> dict[str, Group]:
     texts = replace(PLAIN, epochs=4, lr=3e-4, schedule="linear", warmup=100)
     mt = replace(
         TRANSLATION,
-        data=Translation(subwords=4000),
+        data=Translation(corpus="multi30k-both", subwords=4000),
         model=Lstm(attention="bahdanau", hidden=128, embedding=128, dropout=0.3, tied=True),
         pretrain=replace(TRANSLATION.pretrain, lr=TUNED_LR),
         threads=1,
