@@ -72,7 +72,7 @@ FIGURES = {
 }
 CASES = {
     "own errors, past alone": ({}, True, False, "normalize false"),
-    "own errors": ({}, False, False, "direct-loss can help with a beam"),
+    "own errors, whole input": ({}, False, False, "more cross-entropy at a tuned rate was as good"),
     "own errors, own end": ({}, False, True, "with cross_entropy and finish"),
     "little": ({"gap": 2.5}, True, False, "has little to gain"),
     "between": ({"gap": 4.0}, False, False, "compare search-aware training"),

@@ -86,11 +86,15 @@ def advice(figures: Mapping[str, Any], *, sees_past: bool, ends: bool) -> str:
             "beam-search-optimization can help, or direct-loss with normalize false; "
             "scheduled-sampling with greedy search"
         )
-    if gap >= LARGE:
-        cure = "direct-loss with cross_entropy and finish" if ends else "direct-loss"
+    if gap >= LARGE and ends:
         return (
-            f"own errors cost {gap:.1f} points: {cure} can help with a beam, scheduled-sampling "
-            "with greedy search"
+            f"own errors cost {gap:.1f} points: direct-loss with cross_entropy and finish can help "
+            "with a beam, scheduled-sampling with greedy search"
+        )
+    if gap >= LARGE:
+        return (
+            f"own errors cost {gap:.1f} points, but the model reads the whole input, and then more "
+            "cross-entropy at a tuned rate was as good: tune the rate first, then compare"
         )
     if gap < SMALL:
         return (
